@@ -1,0 +1,338 @@
+"""Payload models of workflows, updates, signals and queries (CONTRACTS, "Payload models").
+
+Every model refuses unknown fields and never quotes its input in an error: an input can hold what must not reach a log.
+Durations come in as seconds or ISO 8601 and go out as seconds. Field names are snake_case, except inside `container`,
+which keeps the camelCase of the job definitions that it is copied from.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+from hatchway.errors import InvalidReference
+from hatchway.registry.reference import parse_reference
+
+Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:@-]{1,200}$")]
+Label = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whitespace=True)]
+SecretRef = Annotated[str, StringConstraints(pattern=r"^[^:\s]+:[^\s]+$", max_length=500)]
+Text = Annotated[str, StringConstraints(max_length=500)]
+Timeout = Annotated[timedelta, Field(gt=timedelta(0), le=timedelta(days=7))]
+
+
+class Payload(BaseModel):
+    """Base of everything that crosses a Temporal boundary."""
+
+    model_config = ConfigDict(
+        extra="forbid", hide_input_in_errors=True, ser_json_timedelta="float", frozen=True, use_enum_values=False
+    )
+
+
+class ProvisionState(StrEnum):
+    QUEUED = "queued"
+    RESERVING = "reserving"
+    RESOLVING = "resolving"
+    SPAWNING = "spawning"
+    AWAITING_ADOPTION = "awaiting-adoption"
+    ACTIVE = "active"
+    TEARING_DOWN = "tearing-down"
+    CLOSED = "closed"
+
+
+class EndReason(StrEnum):
+    """Why a provision ended, in Hatchway's own words."""
+
+    COMPLETED = "completed"
+    IDLE = "idle"
+    DRAINED = "drained"
+    RELEASED = "released"
+    CANCELLED = "cancelled"
+    MAX_LIFETIME = "max-lifetime"
+    COMPUTE_EXITED = "compute-exited"
+    HEARTBEAT_TIMEOUT = "heartbeat-timeout"
+    ADOPTION_TIMEOUT = "adoption-timeout"
+    SPAWN_FAILED = "spawn-failed"
+    AUTH_REFUSED = "auth-refused"
+    DECLINED = "declined"
+    NO_MATCHING_SCALER = "no-matching-scaler"
+    OPERATOR = "operator"
+
+
+class ScaleDownReason(StrEnum):
+    """Why compute is torn down, in the words of the wire (DESIGN 7)."""
+
+    IDLE = "idle"
+    JOB_COMPLETE = "job-complete"
+    HEARTBEAT_TIMEOUT = "heartbeat-timeout"
+    SPAWN_TIMEOUT = "spawn-timeout"
+    DRAIN = "drain"
+    SHUTDOWN = "shutdown"
+
+
+class JobResult(StrEnum):
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+
+
+class TeardownState(StrEnum):
+    CONFIRMED = "confirmed"
+    ACCEPTED = "accepted"
+    PENDING = "pending"
+
+
+class OnCapacity(StrEnum):
+    WAIT = "wait"
+    DECLINE = "decline"
+
+
+class EnvSecret(Payload):
+    """An environment value that is resolved where the agent is spawned."""
+
+    secret: SecretRef
+
+
+EnvValue = str | EnvSecret
+
+ROTATE = "secrets are passed by reference only; rotate the value that was sent here: it already lies in history"
+
+
+class ContainerAuth(Payload):
+    """Registry credentials of a job, by reference. `*Secret` is `<context>:<secret-name>`."""
+
+    registry: Text | None = None
+    username: Text | None = None
+    usernameSecret: SecretRef | None = None  # noqa: N815 - the job definition's own spelling
+    tokenSecret: SecretRef | None = None  # noqa: N815
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_material(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            for field in ("usernameValue", "tokenValue"):
+                if field in data:
+                    raise ValueError(f"{field} is refused: {ROTATE}")
+        return data
+
+
+class ContainerSpec(Payload):
+    """The container that a job wants: an image, or a dockerfile that its agent builds."""
+
+    image: Text | None = None
+    dockerfile: Text | None = None
+    context: Text | None = None
+    target: Text | None = None
+    args: dict[str, str] | None = None
+    env: dict[str, EnvValue] = {}
+    auth: ContainerAuth | None = None
+
+    @field_validator("image")
+    @classmethod
+    def _image_parses(cls, image: str | None) -> str | None:
+        if image is not None:
+            try:
+                parse_reference(image)
+            except InvalidReference as e:
+                raise ValueError(str(e)) from None
+        return image
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.image is None) == (self.dockerfile is None):
+            raise ValueError("needs either image or dockerfile, and not both")
+        if self.image is not None and (self.context or self.target or self.args):
+            raise ValueError("context, target and args belong to a dockerfile, not to an image")
+        if self.dockerfile is not None and self.auth is not None and not self.auth.registry:
+            raise ValueError("auth.registry is required with a dockerfile: its FROM does not say which host to log in to")
+        return self
+
+
+class ResourceAmounts(Payload):
+    """CPUs as a number (0.5 is half a core) or `500m`; memory as bytes or `512m`, `2Gi` (1024-based)."""
+
+    cpus: float | str | None = None
+    memory: int | str | None = None
+
+
+class ResourceRequest(Payload):
+    requests: ResourceAmounts | None = None
+    limits: ResourceAmounts | None = None
+
+
+class ProvisionRequest(Payload):
+    """The input of ProvisionWorkflow: who needs an agent, of what kind, and for how long they will wait."""
+
+    labels: list[Label]
+    exclude_labels: list[Label] = []
+    job_id: Id | None = None
+    run_id: Id | None = None
+    container: ContainerSpec | None = None
+    resources: ResourceRequest | None = None
+    role: Label | None = None
+    priority: Annotated[int, Field(ge=1, le=5)] = 3
+    on_capacity: OnCapacity = OnCapacity.WAIT
+    wait_timeout: Timeout = timedelta(hours=1)
+    spawn_timeout: Timeout | None = None
+    adoption_timeout: Timeout | None = None
+    max_lifetime: Timeout | None = None
+
+    @field_validator("container", mode="before")
+    @classmethod
+    def _image_string(cls, value: Any) -> Any:
+        return {"image": value} if isinstance(value, str) else value
+
+
+class StageTimes(Payload):
+    """Seconds spent in each stage; a stage that was not entered is 0."""
+
+    queued: float = 0
+    reserving: float = 0
+    resolving: float = 0
+    spawning: float = 0
+    awaiting_adoption: float = 0
+    active: float = 0
+    tearing_down: float = 0
+
+
+class ProvisionOutcome(Payload):
+    """What a completed provision answers: an agent was adopted, and later released."""
+
+    agent_id: str
+    scaler: str
+    result: JobResult
+    end_reason: EndReason
+    stages: StageTimes
+    teardown: TeardownState
+
+
+class StageEntry(Payload):
+    state: ProvisionState
+    since: datetime
+
+
+class ComputeRef(Payload):
+    """Where an agent's compute is. `ref` is the backend's own id of it."""
+
+    backend: str
+    ref: str
+    host_id: str
+    endpoint: str | None = None
+
+
+class TeardownFacts(Payload):
+    """What a teardown may rely on: what spawn wrote onto the row, never the current config."""
+
+    backend_type: str
+    host_id: str
+    provisioning_targets: list[str] = []
+    endpoint: str | None = None
+    compute: ComputeRef | None = None
+
+
+class ComputeExit(Payload):
+    """The compute ended by itself. `log_tail` only before adoption: <= 50 lines and 8 KB, redacted (DESIGN 6.1)."""
+
+    agent_id: str
+    exit_code: int | None = None
+    log_tail: str = ""
+
+
+class ProvisionStatus(Payload):
+    """The answer of the `status` query."""
+
+    agent_id: str
+    state: ProvisionState
+    since: datetime
+    scaler: str | None = None
+    waiting_for: str
+    deadline_at: datetime | None = None
+    line_position: int | None = None
+    last_error: str | None = None
+    compute: ComputeRef | None = None
+    adopted_by: str | None = None
+    stages: list[StageEntry] = []
+    next_step: str
+
+
+class AdoptRequest(Payload):
+    agent_id: str
+    instance_id: Id
+    registration_id: Id
+
+
+class AdoptedSpec(Payload):
+    """What the agent is for: answered to the agent that was adopted, and to whoever waits for the adoption."""
+
+    agent_id: str
+    scaler: str
+    labels: list[str]
+    mandatory_labels: list[str] = []
+    job_id: str | None = None
+    run_id: str | None = None
+    role: str | None = None
+
+
+class ReleaseRequest(Payload):
+    """`now` tears a busy agent down; without it a busy agent finishes its job first (DESIGN 3)."""
+
+    agent_id: str
+    reason: EndReason = EndReason.RELEASED
+    by: Text
+    now: bool = False
+
+
+class CompletedRequest(Payload):
+    """The gateway's signal after it has committed a completion: the fact lies in Postgres, this is the wake-up."""
+
+    agent_id: str
+    result: JobResult
+    exit_code: int | None = None
+
+
+class CondemnRequest(Payload):
+    agent_id: str
+    reason: EndReason
+
+
+class GrantedRequest(Payload):
+    agent_id: str
+
+
+class ForgetRequest(Payload):
+    agent_id: str
+    by: Text
+
+
+class BindRequest(Payload):
+    agent_id: str
+    job_id: Id
+    run_id: Id | None = None
+
+
+class WaitRequest(Payload):
+    """The input of `wait_adopted`. Empty, so that fields can be added."""
+
+
+class StatusRequest(Payload):
+    """The input of `status`. Empty, so that fields can be added."""
+
+
+class TeardownRequest(Payload):
+    """The input of TeardownWorkflow: an agent whose compute has not been confirmed gone."""
+
+    agent_id: str
+    facts: TeardownFacts
+    reason: ScaleDownReason
+    end_reason: EndReason
+
+
+class TeardownOutcome(Payload):
+    agent_id: str
+    teardown: TeardownState
+
+
+JobResultLiteral = Literal["succeeded", "failed", "cancelled", "unknown"]
