@@ -11,9 +11,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from hatchway.errors import InvalidReference
+from hatchway.quantities import parse_cpus, parse_memory
 from hatchway.registry.reference import parse_reference
 
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:@-]{1,200}$")]
@@ -147,20 +148,53 @@ class ContainerSpec(Payload):
         if self.image is not None and (self.context or self.target or self.args):
             raise ValueError("context, target and args belong to a dockerfile, not to an image")
         if self.dockerfile is not None and self.auth is not None and not self.auth.registry:
-            raise ValueError("auth.registry is required with a dockerfile: its FROM does not say which host to log in to")
+            raise ValueError(
+                "auth.registry is required with a dockerfile: its FROM does not say which host to log in to"
+            )
         return self
+
+
+def _amount_of_cpus(amount: Any) -> Any:
+    if isinstance(amount, int | float | str):
+        parse_cpus(amount)
+    return amount
+
+
+def _amount_of_memory(amount: Any) -> Any:
+    if isinstance(amount, int | float | str):
+        parse_memory(amount)
+    return amount
 
 
 class ResourceAmounts(Payload):
     """CPUs as a number (0.5 is half a core) or `500m`; memory as bytes or `512m`, `2Gi` (1024-based)."""
 
-    cpus: float | str | None = None
-    memory: int | str | None = None
+    cpus: Annotated[float | str | None, BeforeValidator(_amount_of_cpus)] = None
+    memory: Annotated[int | str | None, BeforeValidator(_amount_of_memory)] = None
 
 
 class ResourceRequest(Payload):
+    """What is reserved, and what the compute may use at most. `{cpus, memory}` alone means both."""
+
     requests: ResourceAmounts | None = None
     limits: ResourceAmounts | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flat(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data and set(data) <= {"cpus", "memory"}:
+            return {"limits": data}
+        return data
+
+    @model_validator(mode="after")
+    def _requests_within_limits(self) -> Self:
+        if self.requests is None or self.limits is None:
+            return self
+        for kind, parse in (("cpus", parse_cpus), ("memory", parse_memory)):
+            request, limit = getattr(self.requests, kind), getattr(self.limits, kind)
+            if request is not None and limit is not None and parse(request) > parse(limit):
+                raise ValueError(f"requests.{kind} is more than limits.{kind}: nobody could use what is reserved")
+        return self
 
 
 class ProvisionRequest(Payload):
