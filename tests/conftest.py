@@ -1,0 +1,11 @@
+"""Fixtures that every kind of test may use: the real servers, started when the first test asks for one."""
+
+from __future__ import annotations
+
+pytest_plugins = [
+    "pytester",
+    "tests.support.services",
+    "tests.support.scenarios",
+    "tests.support.postgres_fixtures",
+    "tests.support.temporal_fixtures",
+]

@@ -1,0 +1,1 @@
+"""What tests share: services, fixtures and the faults that they put in."""

@@ -1,0 +1,33 @@
+"""Runs pytest inside pytest, with the plugins under test and nothing else of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+PLUGINS = ("tests.support.services", "tests.support.scenarios")
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Callable[..., pytest.RunResult]:
+    """Writes a suite (`files`: name -> source, `listed`: tests/scenarios.txt) and runs it with `arguments`.
+
+    HATCHWAY_TEST_REQUIRE is unset, unless the test sets it.
+    """
+    monkeypatch.delenv("HATCHWAY_TEST_REQUIRE", raising=False)
+
+    def run(*arguments: str, listed: str = "", **files: str) -> pytest.RunResult:
+        tests = pytester.mkdir("tests")
+        (tests / "scenarios.txt").write_text(listed)
+        for name, source in files.items():
+            (tests / f"{name}.py").write_text(f"import pytest\n{source}")
+        pytester.makeini(
+            "[pytest]\ntestpaths = tests\nmarkers =\n  scenario(name): x\n  needs(*services): x\n"
+            "addopts = -p no:asyncio -p no:timeout -p no:cacheprovider --strict-markers"
+        )
+        plugins = [a for plugin in PLUGINS for a in ("-p", plugin)]
+        # In this process, so that a test can exchange the probes of services for its own.
+        return pytester.runpytest_inprocess(*plugins, *arguments)
+
+    return run
