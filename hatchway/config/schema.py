@@ -103,15 +103,22 @@ class FileContext(ConfigModel):
     type: Literal["file"]
     path: str
     registries: list[str] = []
+    """Registry hosts that these secrets may be sent to. A context without any serves environments only."""
     names: list[str] = ["*"]
+    env: bool | None = None
+    """Whether agents may get these secrets in their environment. Unset: only where `registries` is empty."""
 
 
 class EnvContext(ConfigModel):
-    """Secrets in the worker's environment: only variables that start with HATCHWAY_SECRET_."""
+    """Secrets in the worker's environment: only variables that start with HATCHWAY_SECRET_.
+
+    The reference `<context>:registry-token` is served by HATCHWAY_SECRET_REGISTRY_TOKEN.
+    """
 
     type: Literal["env"]
     registries: list[str] = []
     names: list[str] = ["*"]
+    env: bool | None = None
 
 
 SecretContext = Annotated[FileContext | EnvContext, Field(discriminator="type")]

@@ -1,0 +1,91 @@
+"""What a secret may be used for: the operator's word in `secrets.contexts`, against whoever asks. Pure: no I/O.
+
+A requester writes references, never values, and a reference alone must not carry a secret to a place of their choice:
+
+- a context with `registries` serves the registry credentials of exactly those hosts;
+- a context without `registries` serves the environments of agents, where the job's own code can read the value;
+- `env: true` lets a context do both, `env: false` with no `registries` lets it do nothing;
+- `names` limits either to the names that match one of its globs (`*` also matches a `/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import ClassVar
+
+from hatchway.config.schema import EnvContext, FileContext
+from hatchway.errors import InvalidReference, SecretError, SecretNotAllowed
+from hatchway.registry.reference import parse_registry_host, same_registry
+
+Context = FileContext | EnvContext
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """What the value is wanted for: `Purpose.registry("ghcr.io")`, or `Purpose.env`."""
+
+    host: str | None = None
+    """The registry it is sent to, as `ImageReference.registry` spells it; None for an agent's environment."""
+    env: ClassVar[Purpose]
+
+    @classmethod
+    def registry(cls, host: str) -> Purpose:
+        return cls(host)
+
+
+Purpose.env = Purpose()
+
+
+def split_reference(reference: str, field: str) -> tuple[str, str]:
+    """`<context>:<secret-name>` as its two halves; the first colon splits. Raises SecretError when one is missing."""
+    context, colon, name = reference.partition(":")
+    if not colon or not context or not name:
+        raise SecretError(f"{field} must be a reference of the form <context>:<secret-name>")
+    return context, name
+
+
+def permitted(contexts: Mapping[str, Context], reference: str, *, field: str, purpose: Purpose) -> tuple[Context, str]:
+    """The context that may serve this reference for this purpose, and the secret's name in it.
+
+    Raises SecretError for a reference that names nothing, SecretNotAllowed for one that is not meant for the purpose.
+    """
+    context_name, name = split_reference(reference, field)
+    context = contexts.get(context_name)
+    if context is None:
+        known = ", ".join(sorted(contexts)) or "none"
+        raise SecretError(f"{field}: no secret context {context_name!r} is configured (configured: {known})")
+    if purpose.host is None:
+        _check_env(context, context_name, reference, field)
+    else:
+        _check_registry(context, context_name, reference, field, purpose.host)
+    if not any(fnmatchcase(name, glob) for glob in context.names):
+        raise SecretNotAllowed(f"{field}: the context {context_name!r} does not serve {reference!r}, see its `names`")
+    return context, name
+
+
+def _check_env(context: Context, context_name: str, reference: str, field: str) -> None:
+    serves_env = context.env if context.env is not None else not context.registries
+    if not serves_env:
+        raise SecretNotAllowed(
+            f"{field}: {reference!r} is not for environments: the context {context_name!r} is kept for registries; "
+            "use another context, or set `env: true` on it"
+        )
+
+
+def _check_registry(context: Context, context_name: str, reference: str, field: str, host: str) -> None:
+    if not any(_is(registry, host) for registry in context.registries):
+        allowed = ", ".join(context.registries) or "none"
+        raise SecretNotAllowed(
+            f"{field}: {reference!r} may not be sent to {host}: the context {context_name!r} lists the registries "
+            f"{allowed}"
+        )
+
+
+def _is(listed: str, host: str) -> bool:
+    try:
+        return same_registry(parse_registry_host(listed), host)
+    except InvalidReference:
+        # The load check refuses such an entry; a stored configuration that has one all the same allows nothing by it.
+        return False
