@@ -1,7 +1,7 @@
 """The registry credentials that a job's container declares, and what one spawn needs of it.
 
 Credentials are declared by reference and resolved where they are used: material stays in the worker's memory, and what
-crosses Temporal is `RedactedAuth`. A resolution that fails fails the provision; nothing falls back to an anonymous pull.
+crosses Temporal is `RedactedAuth`. A failed resolution fails the provision; nothing falls back to an anonymous pull.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+
+from pydantic import Field
 
 from hatchway.errors import AuthError, InvalidReference
 from hatchway.model import ContainerAuth, ContainerSpec, Payload
@@ -57,7 +59,7 @@ class RedactedAuth(Payload):
 
     image: str | None = None
     registry: str | None = None
-    references: dict[str, str] = {}
+    references: dict[str, str] = Field(default_factory=dict)
     expires_at: datetime | None = None
 
 
@@ -108,19 +110,20 @@ async def check_container_auth(container: ContainerSpec | None, resolver: Secret
 async def resolve_credentials(
     auth: ContainerAuth, host: str, resolver: SecretResolver, *, field: str, source: str
 ) -> RegistryAuth:
-    """The material of one declaration for the registry `host`. User name: plain, else by reference, else the default."""
+    """The material of one declaration, for the registry `host`. The user name is the plain one, else by reference,
+    else `x-access-token`. Raises AuthError, SecretError or SecretNotAllowed.
+    """
     if auth.tokenSecret is None:
         raise AuthError(f"{field}.tokenSecret is required: registry credentials without a token cannot log in anywhere")
     purpose = Purpose.registry(host)
     references: dict[str, str] = {}
-    username = auth.username
+    username, where = auth.username, f"{field}.username"
     if username is None and auth.usernameSecret is not None:
         where = f"{field}.usernameSecret"
         username = (await resolver.resolve(auth.usernameSecret, field=where, purpose=purpose)).reveal()
         references[where] = auth.usernameSecret
+    if username is not None:
         _check_username(username, where)
-    elif username is not None:
-        _check_username(username, f"{field}.username")
     where = f"{field}.tokenSecret"
     token = (await resolver.resolve(auth.tokenSecret, field=where, purpose=purpose)).reveal()
     references[where] = auth.tokenSecret
