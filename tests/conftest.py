@@ -8,4 +8,5 @@ pytest_plugins = [
     "tests.support.scenarios",
     "tests.support.postgres_fixtures",
     "tests.support.temporal_fixtures",
+    "tests.support.docker_fixtures",
 ]

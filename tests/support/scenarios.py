@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,8 +80,9 @@ def _claims(item: pytest.Item) -> list[str]:
     return [name for marker in item.iter_markers("scenario") for name in marker.args]
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
+    yield  # after the tests whose service is missing were taken out
     ledger = config.stash[LEDGER]
     not_run = config.stash.get(ITEMS_NOT_RUN, [])
     for item in [*items, *not_run]:
@@ -88,16 +90,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if not NAME.match(name):
                 raise pytest.UsageError(f"{item.nodeid} claims scenario {name!r}: names look like S01")
     ledger.hidden = {name for item in not_run for name in _claims(item)}
-    for item in items:
-        item.user_properties.append(("scenarios", _claims(item)))
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> object:
-    outcome = yield
-    report: pytest.TestReport = outcome.get_result()  # type: ignore[attr-defined]
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
     if report.when == "call" and report.passed and not hasattr(report, "wasxfail"):
         item.config.stash[LEDGER].passed.update(_claims(item))
+    return report
 
 
 @pytest.hookimpl(trylast=True)

@@ -74,6 +74,9 @@ PROBES: Mapping[str, Callable[[], str | None]] = {
 }
 """Each answers None when the service is there, else one clause that says what is missing. Asked once a run."""
 
+FIXTURES = {"docker_client": "docker", "registry_server": "registry"}
+"""Fixture -> the service behind it: a test that uses one need not say so again."""
+
 NOT_RUN = pytest.StashKey[Counter[tuple[str, str]]]()
 """(service, why) -> how many tests did not run for it."""
 
@@ -101,7 +104,9 @@ def pytest_configure(config: pytest.Config) -> None:
         )
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # Last, so that a conftest.py may say what all of its tests need.
     kept: list[pytest.Item] = []
     for item in items:
         lacking = _lacking(item)
@@ -115,16 +120,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
+def _needed(item: pytest.Item) -> list[str]:
+    """The services that `item` names, and those that its fixtures cannot do without."""
+    named = [service for marker in item.iter_markers("needs") for service in marker.args]
+    fixtures = getattr(item, "fixturenames", ())
+    return named + [service for fixture, service in FIXTURES.items() if fixture in fixtures]
+
+
 def _lacking(item: pytest.Item) -> tuple[str, str] | None:
-    for marker in item.iter_markers("needs"):
-        for service in marker.args:
-            if service not in PROBES:
-                raise pytest.UsageError(
-                    f"{item.nodeid} needs {service!r}, but only these are known: {', '.join(PROBES)}"
-                )
-            why = PROBES[service]()
-            if why is not None:
-                return service, why
+    for service in _needed(item):
+        if service not in PROBES:
+            raise pytest.UsageError(f"{item.nodeid} needs {service!r}, but only these are known: {', '.join(PROBES)}")
+        why = PROBES[service]()
+        if why is not None:
+            return service, why
     return None
 
 

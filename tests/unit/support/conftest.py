@@ -16,6 +16,8 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Callable[
     HATCHWAY_TEST_REQUIRE is unset, unless the test sets it.
     """
     monkeypatch.delenv("HATCHWAY_TEST_REQUIRE", raising=False)
+    # Loading every installed plugin again for each inner run takes a second.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
     def run(*arguments: str, listed: str = "", **files: str) -> pytest.RunResult:
         tests = pytester.mkdir("tests")
@@ -24,7 +26,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Callable[
             (tests / f"{name}.py").write_text(f"import pytest\n{source}")
         pytester.makeini(
             "[pytest]\ntestpaths = tests\nmarkers =\n  scenario(name): x\n  needs(*services): x\n"
-            "addopts = -p no:asyncio -p no:timeout -p no:cacheprovider --strict-markers"
+            "addopts = -p no:cacheprovider --strict-markers"
         )
         plugins = [a for plugin in PLUGINS for a in ("-p", plugin)]
         # In this process, so that a test can exchange the probes of services for its own.
