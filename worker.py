@@ -1,0 +1,386 @@
+"""The composition root: `python worker.py` and `hatchway worker` are the same thing.
+
+Builds one Worker for each task queue that this process can serve, with explicit lists, over one database pool and one
+Temporal client:
+
+    hatchway                    workflows, database and light activities          always
+    hatchway.spawn.<scaler>     spawn; as many slots as `maxConcurrentSpawns`      scalers whose backend is reached
+    hatchway.host.<host_id>     spawns that are bound to it, teardowns             each engine or machine reached
+
+An engine that does not answer is tried again; what it would serve waits, and everything else goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import signal
+import sys
+import uuid
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from importlib.metadata import version
+from pathlib import Path
+
+import structlog
+from temporalio.client import Client
+from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import Worker
+
+import workflows
+from activities.adoption import AdoptionActivities
+from activities.auth import AuthActivities
+from activities.compute import ComputeActivities, Installation
+from activities.slots import SlotActivities
+from hatchway import search_attributes
+from hatchway.agent_env import worker_agent_env
+from hatchway.backends.bare_metal import BareMetalBackend
+from hatchway.backends.base import Backend
+from hatchway.backends.container import ContainerBackend
+from hatchway.client import connect
+from hatchway.config.current import CurrentConfig
+from hatchway.config.loading import load
+from hatchway.config.schema import Config, Scaler, ScalerType
+from hatchway.config.versions import capacities, to_stored
+from hatchway.errors import ConfigError, HatchwayError, StoreUnreachable
+from hatchway.host.identity import boot_id, default_state_dir, host_id_of_machine
+from hatchway.host.watch import HostWatch
+from hatchway.labels import platform_of
+from hatchway.logs import configure_logging
+from hatchway.model import ComputeExit
+from hatchway.store.adoption import Adoption
+from hatchway.store.claims import Claims
+from hatchway.store.config_versions import ConfigVersions
+from hatchway.store.installation import installation_id
+from hatchway.store.migrate import check_revision
+from hatchway.store.outcomes import Outcomes
+from hatchway.store.pool import Database
+from hatchway.store.presence import Presence
+from hatchway.store.slots import Slots
+from hatchway.task_queues import CONTROL, host_queue, spawn_queue
+
+log = structlog.get_logger("hatchway.worker")
+
+RECONCILE_EVERY = 2.0
+INSTANCE_BEAT_EVERY = 10.0
+"""Seconds, as are all of these."""
+
+STICKY_LIMIT = timedelta(seconds=2)
+"""How long a workflow task waits for the worker that has it cached: a killed worker costs this instead of 10 s."""
+
+HEARTBEAT_THROTTLE = timedelta(seconds=5)
+"""A cancel reaches a running spawn with its next heartbeat: at most this much later."""
+
+GRACE = timedelta(seconds=20)
+"""What a running activity gets on SIGTERM before it is handed back for another worker to retry."""
+
+HOST_SLOTS = 50
+
+
+class WorkerRefused(HatchwayError):
+    """This worker cannot run here. Says what to do."""
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    database_url: str
+    config: Path | None = None
+    """Stored as the cluster's first configuration when the cluster has none."""
+    host_id: str | None = None
+    state_dir: Path = field(default_factory=default_state_dir)
+    gateway_url: str = "http://127.0.0.1:8780"
+    metrics_port: int | None = None
+
+
+async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> None:
+    """Serve until SIGTERM, SIGINT or `stop`. Raises HatchwayError for what keeps this worker from starting."""
+    stop = stop or _stop_on_signals()
+    runtime = _runtime(settings.metrics_port)
+    async with AsyncExitStack() as stack:
+        db = await stack.enter_async_context(Database.open(settings.database_url, max_size=20))
+        await check_revision(db)
+        temporal = await connect(runtime=runtime) if runtime else await connect()
+        await probe_search_attributes(temporal)
+        config = CurrentConfig(ConfigVersions(db))
+        if settings.config:
+            await store_first_config(ConfigVersions(db), settings.config)
+        await config.current()
+        fleet = Fleet(settings, db, temporal, config, await installation_id(db))
+        await fleet.run(stop)
+
+
+async def store_first_config(versions: ConfigVersions, path: Path) -> None:
+    """Apply the file when the cluster has no configuration; otherwise what the cluster has stands."""
+    loaded = load(path)
+    if await versions.current() is not None:
+        log.info("the cluster has a configuration already: the file is not applied", file=str(path))
+        return
+    number = await versions.apply(
+        content=to_stored(loaded),
+        source=str(path),
+        by="worker --config",
+        note="first configuration",
+        expected_version=None,
+        capacities=capacities(loaded),
+    )
+    log.info("configuration stored", file=str(path), version=number)
+
+
+async def probe_search_attributes(temporal: Client) -> None:
+    """Raise WorkerRefused when one is missing: an upsert of it would wedge every provision."""
+    query = " OR ".join(f'{key.name} = "probe"' for key in search_attributes.ALL)
+    try:
+        await temporal.count_workflows(query)
+    except RPCError as e:
+        if e.status is not RPCStatusCode.INVALID_ARGUMENT:
+            raise
+        raise WorkerRefused(
+            f"namespace {temporal.namespace} lacks a search attribute that provisions set ({e.message}): "
+            "run `hatchway setup` first"
+        ) from None
+
+
+class Fleet:
+    """The Workers of this process, kept in step with the configuration and with the backends that can be reached."""
+
+    def __init__(
+        self, settings: WorkerSettings, db: Database, temporal: Client, config: CurrentConfig, installation: str
+    ) -> None:
+        self._settings = settings
+        self._temporal = temporal
+        self._config = config
+        self._machine = settings.host_id or host_id_of_machine(settings.state_dir / "host-id")
+        self._instance_id = f"worker-{self._machine}-{uuid.uuid4().hex[:8]}"
+        self._slots = Slots(db)
+        self._adoption = Adoption(db)
+        self._outcomes = Outcomes(db)
+        self._claims = Claims(db)
+        self._presence = Presence(db)
+        self._installation = Installation(
+            id=installation,
+            gateway_url=settings.gateway_url,
+            agent_env=worker_agent_env(os.environ),
+            platform=platform_of(platform.machine()),
+        )
+        self._backends: dict[str, Backend] = {}
+        self._unreachable: set[str] = set()
+        self._workers: dict[tuple[str, int], tuple[Worker, asyncio.Task[None]]] = {}
+        self._watches: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop`; then let running activities finish, and leave all compute alone."""
+        await self._refuse_a_second_machine()
+        self._start((CONTROL, 0), self._control_worker())
+        beating = asyncio.create_task(self._beat())
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            while not stop.is_set():
+                await self._reconcile()
+                tasks = [task for _, task in self._workers.values()]
+                done, _ = await asyncio.wait(
+                    [stopping, beating, *tasks], timeout=RECONCILE_EVERY, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done - {stopping}:
+                    task.result()  # a Worker that ends by itself has failed for good: so has this process
+        finally:
+            log.info("stopping: running activities may finish", grace_s=GRACE.total_seconds())
+            beating.cancel()
+            stopping.cancel()
+            for watch in self._watches.values():
+                watch.cancel()
+            await asyncio.gather(*(worker.shutdown() for worker, _ in self._workers.values()))
+            await asyncio.gather(*(backend.close() for backend in self._backends.values()))
+
+    # ── which queues ────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _reconcile(self) -> None:
+        """Start what the configuration asks for and does not run yet; stop what it does not ask for any more."""
+        try:
+            _, config = await self._config.current()
+        except StoreUnreachable as e:
+            log.warning("the configuration cannot be read; going on with what runs", error=str(e))
+            return
+        wanted: dict[tuple[str, int], ComputeActivities] = {}
+        for scaler in config.scalers:
+            backend = await self._backend_of(scaler)
+            if backend is None:
+                continue
+            compute = self._compute_activities(backend)
+            wanted[(spawn_queue(scaler.name), scaler.max_concurrent_spawns)] = compute
+            wanted[(host_queue(backend.host_id), HOST_SLOTS)] = compute
+        for key, compute in wanted.items():
+            if key not in self._workers:
+                self._start(key, self._compute_worker(key, compute))
+        # A host's queue stays polled when its last scaler has left the configuration: its agents must still come down.
+        for key in [k for k in self._workers if k not in wanted and k[0].startswith(spawn_queue(""))]:
+            worker, _ = self._workers.pop(key)
+            log.info("task queue left", task_queue=key[0])
+            await worker.shutdown()
+
+    async def _backend_of(self, scaler: Scaler) -> Backend | None:
+        """The backend that serves this scaler, if this worker is one of its hosts and can reach it."""
+        if scaler.type is ScalerType.BARE_METAL:
+            if scaler.hosts and self._machine not in scaler.hosts:
+                return None
+            key = "bare-metal"
+            if key not in self._backends:
+                self._adopt_backend(
+                    key, BareMetalBackend(self._machine, self._settings.state_dir, self._installation.id)
+                )
+            return self._backends[key]
+        key = f"container {scaler.host or 'default'}"
+        if key not in self._backends:
+            try:
+                self._adopt_backend(key, await ContainerBackend.connect(scaler.host, self._installation.id))
+            except HatchwayError as e:
+                if key not in self._unreachable:
+                    self._unreachable.add(key)
+                    log.warning("the container engine does not answer; it is tried again", scaler=scaler.name, error=str(e))
+                return None
+        self._unreachable.discard(key)
+        backend = self._backends[key]
+        return backend if not scaler.hosts or backend.host_id in scaler.hosts else None
+
+    def _adopt_backend(self, key: str, backend: Backend) -> None:
+        self._backends[key] = backend
+        self._watches[key] = asyncio.create_task(HostWatch([backend], self._compute_exited).run())
+
+    def _start(self, key: tuple[str, int], worker: Worker) -> None:
+        self._workers[key] = (worker, asyncio.create_task(worker.run()))
+        log.info("polling", task_queue=key[0])
+
+    def _control_worker(self) -> Worker:
+        slots = SlotActivities(
+            self._slots, self._adoption, self._outcomes, self._config, self._temporal,
+            instance_id=self._instance_id, platform=self._installation.platform,
+        )  # fmt: skip
+        adoption = AdoptionActivities(self._adoption)
+        auth = AuthActivities(self._config)
+        return Worker(
+            self._temporal,
+            task_queue=CONTROL,
+            workflows=workflows.ALL,
+            activities=[
+                slots.reserve, slots.release, slots.release_decided, slots.record_outcome, slots.completion,
+                slots.request_drain, adoption.adopt, adoption.close, auth.resolve_container_auth,
+            ],
+            identity=self._instance_id,
+            sticky_queue_schedule_to_start_timeout=STICKY_LIMIT,
+            graceful_shutdown_timeout=GRACE,
+        )  # fmt: skip
+
+    def _compute_activities(self, backend: Backend) -> ComputeActivities:
+        return ComputeActivities(
+            backend, self._slots, self._claims, self._outcomes, self._config, self._installation
+        )
+
+    def _compute_worker(self, key: tuple[str, int], compute: ComputeActivities) -> Worker:
+        queue, slots = key
+        spawns_only = queue.startswith(spawn_queue(""))
+        return Worker(
+            self._temporal,
+            task_queue=queue,
+            activities=[compute.spawn] if spawns_only else [compute.spawn, compute.teardown],
+            max_concurrent_activities=slots,
+            max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+            default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+            identity=self._instance_id,
+            graceful_shutdown_timeout=GRACE,
+        )
+
+    # ── this instance ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _refuse_a_second_machine(self) -> None:
+        """A host id names one machine: another boot that is alive under it would kill this one's agents for gone."""
+        for other in await self._presence.live_instances_with_host(self._machine):
+            if other.boot_id and other.boot_id != boot_id():
+                raise WorkerRefused(
+                    f"host id {self._machine} is in use by another machine (instance {other.instance_id}): "
+                    "give each machine its own --host-id"
+                )
+
+    async def _beat(self) -> None:
+        while True:
+            try:
+                await self._presence.instance_beat(
+                    instance_id=self._instance_id,
+                    kind="worker",
+                    version=version("hatchway"),
+                    host_ids=[self._machine, *(b.host_id for b in self._backends.values())],
+                    boot_id=boot_id(),
+                )
+            except HatchwayError as e:
+                log.warning("the instance's heartbeat did not get through", error=str(e))
+            await asyncio.sleep(INSTANCE_BEAT_EVERY)
+
+    async def _compute_exited(self, exited: ComputeExit) -> None:
+        """Tell the agent's workflow. What the agent printed travels only while nobody has adopted it."""
+        row = await self._slots.get(exited.agent_id)
+        if row is None or row.workflow_id is None:
+            return
+        if row.adopted_by is not None:
+            exited = exited.model_copy(update={"log_tail": ""})
+        try:
+            await self._temporal.get_workflow_handle(row.workflow_id).signal("compute_exited", exited)
+        except RPCError as e:
+            if e.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            log.warning("an agent ended whose workflow is gone", agent_id=exited.agent_id)
+
+
+def _runtime(metrics_port: int | None) -> Runtime | None:
+    if metrics_port is None:
+        return None
+    return Runtime(telemetry=TelemetryConfig(metrics=PrometheusConfig(bind_address=f"127.0.0.1:{metrics_port}")))
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a worker from the command line. Returns the exit code: 1 when it cannot run, with one sentence that says why."""
+    parser = argparse.ArgumentParser(prog="worker.py", description="Serve Hatchway's task queues from this process.")
+    parser.add_argument("--config", type=Path, help="stored as the cluster's configuration when it has none")
+    parser.add_argument("--host-id", default=os.environ.get("HATCHWAY_HOST_ID"), help="this machine's name; default: derived")
+    parser.add_argument("--state-dir", type=Path, default=default_state_dir(), help="where bare-metal agents are recorded")
+    parser.add_argument("--metrics-port", type=int, help="Prometheus metrics on 127.0.0.1")
+    options = parser.parse_args(argv)
+    configure_logging()
+    database_url = os.environ.get("DATABASE_URL")
+    if not database_url:
+        print("set DATABASE_URL to the Postgres of this installation", file=sys.stderr)
+        return 2
+    settings = WorkerSettings(
+        database_url=database_url,
+        config=options.config,
+        host_id=options.host_id,
+        state_dir=options.state_dir,
+        gateway_url=os.environ.get("HATCHWAY_GATEWAY_URL", "http://127.0.0.1:8780"),
+        metrics_port=options.metrics_port,
+    )
+    try:
+        asyncio.run(run(settings))
+    except ConfigError as e:
+        print(e, file=sys.stderr)
+        return 2
+    except HatchwayError as e:
+        print(e, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # the SDK's native threads can abort an interpreter that is being finalised

@@ -1,0 +1,309 @@
+"""Spawn and teardown: the two steps that touch compute. One instance for each backend that a worker reaches."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.errors import store_errors
+from activities.models import Completion, SpawnAnswer, SpawnInput, TeardownInput, TornDown
+from hatchway.agent_env import compose_agent_env
+from hatchway.backends.base import Accepted, Backend, SpawnSpec
+from hatchway.backends.errors import redact
+from hatchway.config.current import CurrentConfig
+from hatchway.config.schema import Config, LabelSet, Scaler, ScalerType
+from hatchway.errors import (
+    AuthError,
+    DestroyError,
+    ErrorType,
+    PermanentSpawnError,
+    SecretError,
+    SpawnCode,
+    SpawnError,
+    TransientSpawnError,
+)
+from hatchway.labels import agent_labels
+from hatchway.model import ComputeRef, JobResult, ScaleDownReason, TeardownFacts, TeardownState
+from hatchway.registry.auth import RegistryAuth, resolve_container_registry_auth, scaler_registry_auth
+from hatchway.registry.reference import parse_reference
+from hatchway.resources import shape
+from hatchway.secrets.env import resolve_env
+from hatchway.store.claims import Claims
+from hatchway.store.outcomes import Outcomes
+from hatchway.store.slots import BoundToHost, Slots, SpawnRow, Stamped
+from hatchway.store.slots import Closing as RowClosing
+
+FIRST_HEARTBEAT_AFTER = 10.0
+HEARTBEAT_EVERY = 5.0
+"""Seconds. Each heartbeat that reaches the server is an action: a quick spawn needs none, a slow one shows its progress."""
+
+CLAIM_PREFIX_LENGTH = 12
+
+
+@dataclass(frozen=True)
+class Installation:
+    """What every agent of this installation is told, and what its compute bears."""
+
+    id: str
+    gateway_url: str
+    agent_env: Mapping[str, str]
+    """The worker's own `KICI_AGENT_ENV_*`, prefix stripped: for every agent."""
+    platform: str
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What the row was reserved for, looked up in the configuration that it was reserved under."""
+
+    config: Config
+    scaler: Scaler
+    label_set: LabelSet
+    labels: tuple[str, ...]
+
+
+class ComputeActivities:
+    def __init__(
+        self,
+        backend: Backend,
+        slots: Slots,
+        claims: Claims,
+        outcomes: Outcomes,
+        config: CurrentConfig,
+        installation: Installation,
+    ) -> None:
+        self._backend = backend
+        self._slots = slots
+        self._claims = claims
+        self._outcomes = outcomes
+        self._config = config
+        self._installation = installation
+
+    # ── spawn ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @activity.defn
+    async def spawn(self, ask: SpawnInput) -> SpawnAnswer:
+        """Stamp this host, mint the claim, call the backend, confirm. A retry finds what an earlier attempt made.
+
+        The row is read again after the effect: a provision that was closed meanwhile gets its compute removed here,
+        by the one who made it, because its teardown may have looked before there was anything to see.
+        """
+        row = await self._stamp(ask)
+        handled: set[str] = set()
+        try:
+            async with heartbeats() as progress:
+                spec = await self._spec(ask, row, handled)
+                compute = await self._backend.spawn(spec, progress)
+                with store_errors():
+                    confirmed = await self._slots.confirm_spawned(
+                        ask.agent_id, compute.model_dump(mode="json"), ask.adoption_timeout
+                    )
+                if confirmed is None:
+                    await self._undo(row, compute)
+                    raise closing("it was closed while its compute was being made, which has been removed again")
+        except SpawnError as e:
+            raise spawn_failure(e, handled) from None
+        except (AuthError, SecretError) as e:
+            raise spawn_failure(PermanentSpawnError(SpawnCode.AUTH_DENIED, str(e)), handled) from None
+        except ApplicationError:
+            raise
+        except Exception as e:
+            # A backend's bug or an SDK's own error may quote what it was given. It is retried, without its quotes.
+            words = redact(f"{type(e).__name__}: {e}", handled)
+            activity.logger.error("the backend failed in an unforeseen way: %s", words)
+            raise ApplicationError(words, type=ErrorType.SPAWN_FAILED) from None
+        return SpawnAnswer(compute=compute)
+
+    async def _stamp(self, ask: SpawnInput) -> SpawnRow:
+        me = self._backend.host_id
+        with store_errors():
+            stamped = await self._slots.stamp_host(ask.agent_id, me, ask.spawn_timeout)
+        match stamped:
+            case Stamped(row=row):
+                return row
+            case BoundToHost(host_id=host_id):
+                raise ApplicationError(
+                    f"an earlier attempt had its effect on host {host_id}: the next one goes there",
+                    host_id, activity.info().attempt,
+                    type=ErrorType.BOUND_TO_HOST, non_retryable=True,
+                )  # fmt: skip
+            case RowClosing(end_reason=reason):
+                raise closing(f"it is closing: {reason}")
+            case _:
+                raise closing("its row is gone")
+
+    async def _spec(self, ask: SpawnInput, row: SpawnRow, handled: set[str]) -> SpawnSpec:
+        """Everything that the backend needs. Adds every secret value to `handled` before anything can quote it."""
+        config = await self._config.version(row.config_version)
+        scaler, label_set = label_set_of(config, row)
+        labels = agent_labels(scaler, label_set, self._installation.platform, row.agent_id)
+        image = image_for(ask, scaler, label_set)
+        auth = await self._auth(ask, image, scaler, config)
+        if auth:
+            handled.add(auth.token)
+        env = await self._env(ask, row, Blueprint(config, scaler, label_set, labels), handled)
+        wants = shape(ask.request.resources, label_set.resources, config.defaults.resources)
+        return SpawnSpec(
+            agent_id=row.agent_id,
+            scaler=scaler,
+            label_set=label_set,
+            labels=labels,
+            installation_id=self._installation.id,
+            env=env,
+            secret_values=frozenset(handled),
+            image=image,
+            auth=auth,
+            job_id=row.job_id,
+            run_id=row.run_id,
+            mcpu=wants.limit_mcpu,
+            mem_bytes=wants.limit_mem_bytes,
+            stop_grace=scaler.stop_grace,
+        )
+
+    async def _auth(
+        self, ask: SpawnInput, image: str | None, scaler: Scaler, config: Config
+    ) -> RegistryAuth | None:
+        """Whose credentials pull the image: the job's own, else the scaler's, else nobody's."""
+        if image is None:
+            return None
+        resolver = self._config.resolver(config)
+        host = parse_reference(image).registry
+        job_auth = await resolve_container_registry_auth(ask.request.container, resolver)
+        if job_auth and job_auth.registry_host == host:
+            return job_auth
+        return await scaler_registry_auth(scaler, host, resolver)
+
+    async def _env(
+        self, ask: SpawnInput, row: SpawnRow, spec: Blueprint, handled: set[str]
+    ) -> dict[str, str]:
+        """The agent's whole environment. The claim is minted last, so that a refused secret costs none."""
+        resolver = self._config.resolver(spec.config)
+        container = ask.request.container
+        label_set_env = await resolve_env(spec.label_set.env, resolver, field="labelSet.env")
+        job_env = await resolve_env(container.env if container else {}, resolver, field="container.env")
+        handled |= label_set_env.secret_values | job_env.secret_values
+        url = spec.scaler.orchestrator_url or self._installation.gateway_url
+        code = await self._mint(row, spec, url)
+        handled.add(code)
+        return compose_agent_env(
+            {
+                "KICI_ORCHESTRATOR_URL": url,
+                "KICI_AGENT_ID": row.agent_id,
+                "KICI_LABELS": ",".join(spec.labels),
+                "KICI_SCALER_MANAGED": "1",
+                "KICI_SCALER_CLAIM_CODE": code,
+            },
+            self._installation.agent_env,
+            label_set_env.values,
+            job_env.values,
+        )
+
+    async def _mint(self, row: SpawnRow, spec: Blueprint, url: str) -> str:
+        """A one-use claim code of 32 random bytes. Only its hash and its first 12 characters are stored."""
+        code = secrets.token_urlsafe(32)
+        with store_errors():
+            minted = await self._claims.mint(
+                agent_id=row.agent_id,
+                scaler=row.scaler_name,
+                labels=list(spec.labels),
+                claim_hash=hashlib.sha256(code.encode()).hexdigest(),
+                claim_prefix=code[:CLAIM_PREFIX_LENGTH],
+                ttl=timedelta(seconds=spec.scaler.claim_ttl_seconds),
+                agent_token_ttl=timedelta(seconds=spec.scaler.agent_token_ttl_seconds),
+                orchestrator_url=url,
+            )
+        if not minted:
+            raise closing("it was closed before its claim was minted")
+        return code
+
+    async def _undo(self, row: SpawnRow, compute: ComputeRef) -> None:
+        facts = TeardownFacts(backend_type=compute.backend, host_id=compute.host_id, compute=compute)
+        await self._backend.destroy(row.agent_id, facts, ScaleDownReason.SHUTDOWN)
+
+    # ── teardown ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @activity.defn
+    async def teardown(self, ask: TeardownInput) -> TornDown:
+        """Destroy the agent's compute, found by its agent id. Absent is gone. Answers the completion, if there is one."""
+        async with heartbeats():
+            try:
+                gone = await self._backend.destroy(ask.agent_id, ask.facts, ask.reason)
+            except DestroyError as e:
+                raise ApplicationError(str(e), type="DestroyError") from None
+        with store_errors():
+            found = await self._outcomes.completion(ask.agent_id)
+        return TornDown(
+            teardown=TeardownState.ACCEPTED if isinstance(gone, Accepted) else TeardownState.CONFIRMED,
+            completion=Completion(result=JobResult(found.result), exit_code=found.exit_code) if found else None,
+        )
+
+
+@asynccontextmanager
+async def heartbeats() -> AsyncIterator[Progress]:
+    """Heartbeat while the body runs, with the latest progress as detail; a cancel reaches the body through them."""
+    latest = Progress()
+
+    async def beat() -> None:
+        await asyncio.sleep(FIRST_HEARTBEAT_AFTER)
+        while True:
+            activity.heartbeat(latest.message)
+            await asyncio.sleep(HEARTBEAT_EVERY)
+
+    beating = asyncio.create_task(beat())
+    try:
+        yield latest
+    finally:
+        beating.cancel()
+
+
+class Progress:
+    """The last thing that the backend said it was doing."""
+
+    def __init__(self) -> None:
+        self.message = ""
+
+    def __call__(self, message: str) -> None:
+        self.message = message
+
+
+def closing(why: str) -> ApplicationError:
+    return ApplicationError(f"nothing was spawned for this agent: {why}", type=ErrorType.CLOSING, non_retryable=True)
+
+
+def spawn_failure(error: SpawnError, handled: set[str]) -> ApplicationError:
+    """SpawnFailed with the code as detail; permanent ones are not tried again."""
+    return ApplicationError(
+        f"{error.code.value}: {redact(str(error), handled)}",
+        error.code.value,
+        type=ErrorType.SPAWN_FAILED,
+        non_retryable=not isinstance(error, TransientSpawnError),
+        next_retry_delay=error.retry_after if isinstance(error, TransientSpawnError) else None,
+    )
+
+
+def label_set_of(config: Config, row: SpawnRow) -> tuple[Scaler, LabelSet]:
+    """The scaler and label set that the row was reserved for, from the configuration that it was reserved under."""
+    scaler = config.scaler(row.scaler_name)
+    for label_set in scaler.label_sets if scaler else ():
+        if list(label_set.labels) == list(row.label_set):
+            assert scaler is not None  # noqa: S101 - it has this label set
+            return scaler, label_set
+    raise PermanentSpawnError(
+        SpawnCode.INVALID_SPEC,
+        f"configuration version {row.config_version} has no scaler {row.scaler_name} with this label set",
+    )
+
+
+def image_for(ask: SpawnInput, scaler: Scaler, label_set: LabelSet) -> str | None:
+    """The job's image where the scaler allows that, else the label set's. A dockerfile job runs on the label set's."""
+    if scaler.type is not ScalerType.CONTAINER:
+        return None
+    container = ask.request.container
+    return container.image if scaler.allow_job_image and container and container.image else label_set.image

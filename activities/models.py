@@ -1,0 +1,165 @@
+"""What the workflows hand to the activities and get back. Pure: the workflows import it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+
+from hatchway.errors import DeclineReason
+from hatchway.model import (
+    ComputeRef,
+    ContainerSpec,
+    EndReason,
+    JobResult,
+    Payload,
+    ProvisionRequest,
+    ScaleDownReason,
+    TeardownFacts,
+    TeardownState,
+)
+
+
+class ReserveInput(Payload):
+    """`wait` is false for the last look before a provision gives up its place in the line."""
+
+    agent_id: str
+    workflow_id: str
+    first_run_id: str
+    request: ProvisionRequest
+    wait: bool
+    wait_left: timedelta
+
+
+class ReserveKind(StrEnum):
+    HELD = "held"
+    WAITING = "waiting"
+    DECLINED = "declined"
+    NO_MATCHING_SCALER = "no-matching-scaler"
+    ALREADY_ENDED = "already-ended"
+
+
+class Slot(Payload):
+    """A held slot: where the agent goes and how long each stage may take. From the config version in force."""
+
+    scaler: str
+    labels: list[str]
+    mandatory_labels: list[str] = []
+    spawn_timeout: timedelta
+    adoption_timeout: timedelta
+    max_lifetime: timedelta | None = None
+    stop_grace: timedelta
+    # where an earlier run of this workflow had got to, when it was reset
+    host_id: str | None = None
+    adopted_by: str | None = None
+    registration_id: str | None = None
+    closing_for: EndReason | None = None
+
+
+class ReserveAnswer(Payload):
+    kind: ReserveKind
+    slot: Slot | None = None
+    message: str = ""
+    decline: DeclineReason | None = None
+    line_position: int | None = None
+
+
+class AuthInput(Payload):
+    agent_id: str
+    container: ContainerSpec
+
+
+class AuthAnswer(Payload):
+    """`refused` is a sentence that names the field and the reference, never a value."""
+
+    refused: str | None = None
+    image: str | None = None
+    registry: str | None = None
+    references: list[str] = []
+
+
+class SpawnInput(Payload):
+    agent_id: str
+    request: ProvisionRequest
+    spawn_timeout: timedelta
+    adoption_timeout: timedelta
+
+
+class AdoptInput(Payload):
+    agent_id: str
+    instance_id: str
+    registration_id: str
+
+
+class AdoptKind(StrEnum):
+    ADOPTED = "adopted"
+    NO_SUCH_PROVISION = "no-such-provision"
+    TEARING_DOWN = "tearing-down"
+    ADOPTED_BY_OTHER = "adopted-by-other"
+
+
+class AdoptAnswer(Payload):
+    kind: AdoptKind
+    detail: str = ""
+
+
+class CloseInput(Payload):
+    """`only_unadopted`: this close loses against an adoption (a deadline, a failed spawn)."""
+
+    agent_id: str
+    end_reason: EndReason
+    only_unadopted: bool = False
+
+
+class CloseKind(StrEnum):
+    CLOSING = "closing"
+    ADOPTED = "adopted"
+    GONE = "gone"
+
+
+class CloseAnswer(Payload):
+    """`facts` is None when no host was stamped: no effect can have happened, there is nothing to tear down."""
+
+    kind: CloseKind
+    facts: TeardownFacts | None = None
+    adopted_by: str | None = None
+    end_reason: EndReason | None = None
+
+
+class TeardownInput(Payload):
+    agent_id: str
+    facts: TeardownFacts
+    reason: ScaleDownReason
+
+
+class Completion(Payload):
+    result: JobResult
+    exit_code: int | None = None
+
+
+class TornDown(Payload):
+    """`completion` was read after the compute was gone: nobody can record one any more."""
+
+    teardown: TeardownState
+    completion: Completion | None = None
+
+
+class AgentInput(Payload):
+    agent_id: str
+
+
+class CompletionAnswer(Payload):
+    completion: Completion | None = None
+
+
+class ReleaseInput(Payload):
+    agent_id: str
+    end_reason: EndReason
+    result: JobResult | None = None
+
+
+class Done(Payload):
+    """The answer of a step that has nothing to tell."""
+
+
+class SpawnAnswer(Payload):
+    compute: ComputeRef

@@ -1,0 +1,341 @@
+"""Reserve and release: the two ends of a slot, and what a release owes to the line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+from temporalio import activity
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.adoption import teardown_facts
+from activities.errors import store_errors
+from activities.models import (
+    AgentInput,
+    Completion,
+    CompletionAnswer,
+    Done,
+    ReleaseInput,
+    ReserveAnswer,
+    ReserveInput,
+    ReserveKind,
+    Slot,
+)
+from hatchway import matching
+from hatchway.config.current import CurrentConfig
+from hatchway.config.schema import Config
+from hatchway.errors import DeclineReason
+from hatchway.labels import agent_labels
+from hatchway.matching import Candidate as LabelSetMatch
+from hatchway.model import (
+    EndReason,
+    GrantedRequest,
+    JobResult,
+    ProvisionRequest,
+    ScaleDownReason,
+    TeardownFacts,
+    TeardownRequest,
+)
+from hatchway.resources import shape
+from hatchway.store.adoption import Adoption
+from hatchway.store.outcomes import Outcomes
+from hatchway.store.slots import (
+    AlreadyEnded,
+    AtCapacity,
+    BackingOff,
+    Candidate,
+    Draining,
+    Held,
+    JobHasAgent,
+    JobServed,
+    NeverFits,
+    Reservation,
+    Slots,
+    SpawnRow,
+    Waiting,
+    Wake,
+)
+from hatchway.task_queues import CONTROL
+from hatchway.transitions import wire_reason
+
+RPC_LIMIT = timedelta(seconds=5)
+
+
+class SlotActivities:
+    def __init__(
+        self,
+        slots: Slots,
+        adoption: Adoption,
+        outcomes: Outcomes,
+        config: CurrentConfig,
+        temporal: Client,
+        *,
+        instance_id: str,
+        platform: str,
+    ) -> None:
+        self._slots = slots
+        self._adoption = adoption
+        self._outcomes = outcomes
+        self._config = config
+        self._temporal = temporal
+        self._instance_id = instance_id
+        self._platform = platform
+
+    # ── reserve ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @activity.defn
+    async def reserve(self, ask: ReserveInput) -> ReserveAnswer:
+        """Hold a slot for the agent, or say where it stands in the line, or why it gets none."""
+        with store_errors():
+            version, config = await self._config.current()
+            matches = self._matches(ask, config)
+            if not matches:
+                return ReserveAnswer(kind=ReserveKind.NO_MATCHING_SCALER, message=self._why_no_match(ask, config))
+            reservation = self._reservation(ask, version, config, matches)
+            answer = await self._slots.reserve(reservation)
+            if isinstance(answer, JobHasAgent) and await self._made_way(answer):
+                answer = await self._slots.reserve(reservation)
+            await self._wake(answer.wake)
+            if isinstance(answer, Held):
+                await self._finish_older_teardowns(answer.row)
+                config = await self._config.version(answer.row.config_version)
+                return ReserveAnswer(kind=ReserveKind.HELD, slot=self._slot(ask.request, answer.row, config))
+        match answer:
+            case Waiting():
+                return ReserveAnswer(
+                    kind=ReserveKind.WAITING, message="; ".join(answer.bound), line_position=answer.position
+                )
+            case AlreadyEnded():
+                return ReserveAnswer(
+                    kind=ReserveKind.ALREADY_ENDED,
+                    message=f"this agent has ended ({answer.end_reason}): offer the job again instead of resetting it",
+                )
+            case _:
+                decline, message = _declined(answer)
+                return ReserveAnswer(kind=ReserveKind.DECLINED, decline=decline, message=message)
+
+    def _matches(self, ask: ReserveInput, config: Config) -> list[LabelSetMatch]:
+        request = ask.request
+        return matching.match(
+            request.labels, request.exclude_labels, request.role, config.scalers,
+            default_platform=self._platform, agent_id=ask.agent_id,
+        )  # fmt: skip
+
+    def _why_no_match(self, ask: ReserveInput, config: Config) -> str:
+        request = ask.request
+        return matching.no_match_message(
+            matching.refusals(
+                request.labels, request.exclude_labels, request.role, config.scalers,
+                default_platform=self._platform, agent_id=ask.agent_id,
+            )
+        )  # fmt: skip
+
+    def _reservation(
+        self, ask: ReserveInput, version: int, config: Config, matches: list[LabelSetMatch]
+    ) -> Reservation:
+        request = ask.request
+        candidates = []
+        for match in matches:
+            wants = shape(request.resources, match.label_set.resources, config.defaults.resources)
+            candidates.append(
+                Candidate(
+                    scaler=match.scaler.name,
+                    mcpu=wants.mcpu,
+                    mem_bytes=wants.mem_bytes,
+                    label_set=list(match.label_set.labels),
+                    mandatory_labels=list(match.scaler.mandatory_labels),
+                    backend_type=match.scaler.type.value,
+                    provisioning_targets=[],
+                    roles=list(match.scaler.roles),
+                )
+            )
+        return Reservation(
+            agent_id=ask.agent_id,
+            workflow_id=ask.workflow_id,
+            workflow_first_run_id=ask.first_run_id,
+            job_id=request.job_id,
+            run_id=request.run_id,
+            priority=request.priority,
+            wait=ask.wait,
+            candidates=candidates,
+            config_version=version,
+            owner_instance_id=self._instance_id,
+            reserved_for=ask.wait_left,
+            wait_timeout=ask.wait_left,
+        )
+
+    def _slot(self, request: ProvisionRequest, row: SpawnRow, config: Config) -> Slot:
+        scaler = config.scaler(row.scaler_name)
+        assert scaler is not None  # noqa: S101 - the row was written from this very version
+        label_set = next(s for s in scaler.label_sets if list(s.labels) == list(row.label_set))
+        lifetime = scaler.max_lifetime_seconds
+        return Slot(
+            scaler=scaler.name,
+            labels=list(agent_labels(scaler, label_set, self._platform, row.agent_id)),
+            mandatory_labels=list(scaler.mandatory_labels),
+            spawn_timeout=request.spawn_timeout or timedelta(seconds=scaler.spawn_timeout_seconds),
+            adoption_timeout=request.adoption_timeout or timedelta(seconds=scaler.adoption_timeout_seconds),
+            max_lifetime=request.max_lifetime or (timedelta(seconds=lifetime) if lifetime else None),
+            stop_grace=scaler.stop_grace,
+            host_id=row.host_id,
+            adopted_by=row.adopted_by,
+            registration_id=row.registration_id,
+            closing_for=EndReason(row.end_reason) if row.state == "closing" and row.end_reason else None,
+        )
+
+    # ── an older row of the same job ────────────────────────────────────────────────────────────────────────────
+
+    async def _made_way(self, other: JobHasAgent) -> bool:
+        """Take the slot from an older agent of this job that nobody adopted and whose workflow is gone.
+
+        False: it is adopted, or its workflow lives, and the job has its agent.
+        """
+        if other.adopted or not await self._gone(other.workflow_id, other.first_run_id):
+            return False
+        closed = await self._adoption.close(
+            other.agent_id, EndReason.ADOPTION_TIMEOUT.value, only_unadopted=True
+        )
+        if closed.kind == "adopted":
+            return False
+        if closed.row:
+            await self._tear_down(closed.row, EndReason.ADOPTION_TIMEOUT)
+        else:
+            await self._wake((await self._slots.release(other.agent_id, EndReason.ADOPTION_TIMEOUT.value, None)).wake)
+        return True
+
+    async def _finish_older_teardowns(self, row: SpawnRow) -> None:
+        """An older agent of this job may be closing with nobody at it: its machine is still paid for."""
+        if row.bound_job_id is None:
+            return
+        for older in await self._slots.closing_for_job(row.bound_job_id):
+            if older.agent_id != row.agent_id and await self._gone(older.workflow_id, older.workflow_first_run_id):
+                await self._tear_down(older, EndReason(older.end_reason or EndReason.ADOPTION_TIMEOUT.value))
+
+    async def _tear_down(self, row: SpawnRow, end: EndReason) -> None:
+        facts = teardown_facts(row)
+        if facts is None:
+            await self._wake((await self._slots.release(row.agent_id, end.value, None)).wake)
+            return
+        await start_teardown(self._temporal, row.agent_id, facts, end, adopted=row.adopted_by is not None)
+
+    async def _gone(self, workflow_id: str | None, first_run_id: str | None) -> bool:
+        """Closed, forgotten by the server, or another start under the same id."""
+        if workflow_id is None:
+            return False
+        try:
+            found = await self._temporal.get_workflow_handle(workflow_id).describe(rpc_timeout=RPC_LIMIT)
+        except RPCError as e:
+            if e.status is RPCStatusCode.NOT_FOUND:
+                return True
+            raise
+        if found.status is not WorkflowExecutionStatus.RUNNING:
+            return True
+        return found.raw_description.workflow_execution_info.first_run_id != first_run_id
+
+    # ── release ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @activity.defn
+    async def release(self, ask: ReleaseInput) -> Done:
+        """Free the slot, write the outcome, leave the line, and tell whoever was handed the room."""
+        with store_errors():
+            released = await self._slots.release(ask.agent_id, ask.end_reason.value, ask.result and ask.result.value)
+            await self._wake(released.wake)
+        return Done()
+
+    @activity.defn
+    async def release_decided(self, ask: ReleaseInput) -> Done:
+        """Free the slot of a provision that has decided its outcome already, or left without one."""
+        with store_errors():
+            decided = await self._outcomes.get(ask.agent_id)
+            if decided and decided.decided_at:
+                return await self.release(
+                    ReleaseInput(
+                        agent_id=ask.agent_id,
+                        end_reason=EndReason(decided.end_reason) if decided.end_reason else ask.end_reason,
+                        result=JobResult(decided.result) if decided.result else None,
+                    )
+                )
+            completion = await self._completion(ask.agent_id)
+        if completion:
+            return await self.release(
+                ReleaseInput(agent_id=ask.agent_id, end_reason=EndReason.COMPLETED, result=completion.result)
+            )
+        return await self.release(ask)
+
+    @activity.defn
+    async def record_outcome(self, ask: ReleaseInput) -> Done:
+        """Write the outcome down while the slot is still held: the job may be offered again."""
+        with store_errors():
+            await self._outcomes.decide(ask.agent_id, ask.end_reason.value, ask.result and ask.result.value)
+        return Done()
+
+    @activity.defn
+    async def completion(self, ask: AgentInput) -> CompletionAnswer:
+        """The completion that the agent has reported, if it has."""
+        with store_errors():
+            return CompletionAnswer(completion=await self._completion(ask.agent_id))
+
+    async def _completion(self, agent_id: str) -> Completion | None:
+        found = await self._outcomes.completion(agent_id)
+        return Completion(result=JobResult(found.result), exit_code=found.exit_code) if found else None
+
+    @activity.defn
+    async def request_drain(self, ask: AgentInput) -> Done:
+        """Raise the flag that the agent sees in its next heartbeat answer."""
+        with store_errors():
+            await self._slots.request_drain(ask.agent_id)
+        return Done()
+
+    async def _wake(self, grants: Iterable[Wake]) -> None:
+        """Signal those who were handed a slot. A workflow that is gone gives its grant back, to the next in the line."""
+        pending = list(grants)
+        while pending:
+            grant = pending.pop(0)
+            try:
+                await self._temporal.get_workflow_handle(grant.workflow_id).signal(
+                    "granted", GrantedRequest(agent_id=grant.agent_id), rpc_timeout=RPC_LIMIT
+                )
+            except RPCError as e:
+                if e.status is not RPCStatusCode.NOT_FOUND:
+                    raise
+                pending += (await self._slots.returned(grant.agent_id)).wake
+
+
+async def start_teardown(
+    temporal: Client, agent_id: str, facts: TeardownFacts, end: EndReason, *, adopted: bool
+) -> None:
+    """Make sure that the agent's TeardownWorkflow runs. One that runs already goes on."""
+    await temporal.start_workflow(
+        "TeardownWorkflow",
+        TeardownRequest(agent_id=agent_id, facts=facts, reason=_wire(end, adopted), end_reason=end),
+        id=f"teardown/{agent_id}",
+        task_queue=CONTROL,
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+        static_summary=f"{agent_id} on host {facts.host_id}: {end.value}",
+        rpc_timeout=RPC_LIMIT,
+    )
+
+
+def _wire(end: EndReason, adopted: bool) -> ScaleDownReason:
+    return wire_reason(end, adopted=adopted)
+
+
+def _declined(
+    answer: AtCapacity | NeverFits | BackingOff | Draining | JobHasAgent | JobServed,
+) -> tuple[DeclineReason, str]:
+    match answer:
+        case AtCapacity(bound=bound):
+            return DeclineReason.AT_CAPACITY, "at capacity: " + "; ".join(bound)
+        case NeverFits(bound=bound):
+            return DeclineReason.NEVER_FITS, "no scaler is large enough even when it is empty: " + "; ".join(bound)
+        case BackingOff(bound=bound):
+            return DeclineReason.BACKING_OFF, "backing off after failures: " + "; ".join(bound)
+        case Draining(bound=bound):
+            return DeclineReason.DRAINING, "takes no new work: " + "; ".join(bound)
+        case JobHasAgent(agent_id=agent_id):
+            return DeclineReason.JOB_HAS_AGENT, f"the job has an agent already: {agent_id}"
+        case JobServed():
+            return DeclineReason.JOB_SERVED, "the job has been served already; it is not served again"

@@ -1,0 +1,236 @@
+"""Start provisions and follow them, from any process that can reach the Temporal namespace.
+
+    temporal = await connect()
+    hatchway = HatchwayClient(temporal)
+    started = await hatchway.provision(ProvisionRequest(labels=["linux"], job_id="build-7", run_id="run-3"))
+    spec = await hatchway.wait_adopted(started)
+
+One job that is offered a hundred times is one provision: the workflow id is the job's, a second start joins the first,
+and a job that has been served is not served again. Imports neither workflows nor activities.
+"""
+
+from __future__ import annotations
+
+import getpass
+import uuid
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.envconfig import ClientConfig
+from temporalio.exceptions import ApplicationError, CancelledError, TerminatedError, WorkflowAlreadyStartedError
+from temporalio.plugin import SimplePlugin
+from temporalio.service import RPCError, RPCStatusCode
+
+from hatchway.errors import ErrorType, HatchwayError
+from hatchway.model import (
+    AdoptedSpec,
+    EndReason,
+    ForgetRequest,
+    ProvisionOutcome,
+    ProvisionRequest,
+    ProvisionStatus,
+    ReleaseRequest,
+    StatusRequest,
+    WaitRequest,
+)
+from hatchway.task_queues import CONTROL
+
+RPC_LIMIT = timedelta(seconds=10)
+
+
+class TemporalUnreachable(HatchwayError):
+    """The Temporal server did not answer. Says its address."""
+
+
+class ProvisionFailed(HatchwayError):
+    """The provision has ended without serving the job. `error_type` is an `ErrorType`, `detail` its first detail."""
+
+    def __init__(self, message: str, error_type: str, detail: str | None = None, *, cancelled: bool = False) -> None:
+        super().__init__(message)
+        self.error_type = error_type
+        self.detail = detail
+        self.cancelled = cancelled
+
+    @property
+    def declined(self) -> bool:
+        """There was no agent to be had now; the job may be offered again."""
+        return self.error_type == ErrorType.DECLINED
+
+
+@dataclass(frozen=True)
+class Started:
+    """A provision that runs, or has run: `joined` when this call did not start it."""
+
+    workflow_id: str
+    run_id: str
+    agent_id: str
+    joined: bool = False
+
+
+def plugin() -> SimplePlugin:
+    """Converter only: what every process that speaks with Hatchway's workflows has in common."""
+    return SimplePlugin("hatchway", data_converter=pydantic_data_converter)
+
+
+async def connect(**overrides: Any) -> Client:
+    """A client from Temporal's own environment and profiles (`TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE`, …).
+
+    Raises TemporalUnreachable.
+    """
+    config: dict[str, Any] = {**ClientConfig.load_client_connect_config(), **overrides}
+    config.setdefault("target_host", "localhost:7233")
+    try:
+        return await Client.connect(**config, plugins=[plugin()])
+    except RuntimeError as e:
+        raise TemporalUnreachable(
+            f"Temporal does not answer at {config['target_host']}: set TEMPORAL_ADDRESS, or start a server ({_short(e)})"
+        ) from None
+
+
+class HatchwayClient:
+    def __init__(self, temporal: Client) -> None:
+        self.temporal = temporal
+
+    async def provision(self, request: ProvisionRequest, *, workflow_id: str | None = None) -> Started:
+        """Start the provision of one agent, or join the one that this job has.
+
+        A job that was served already is answered with that closed run; `outcome` then gives what came of it.
+        """
+        workflow_id = workflow_id or workflow_id_for(request)
+        try:
+            handle: WorkflowHandle[Any, Any] = await self.temporal.start_workflow(
+                "ProvisionWorkflow",
+                request,
+                id=workflow_id,
+                task_queue=CONTROL,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
+                static_summary=summary_of(request),
+                rpc_timeout=RPC_LIMIT,
+            )
+        except WorkflowAlreadyStartedError:
+            closed = await self.temporal.get_workflow_handle(workflow_id).describe(rpc_timeout=RPC_LIMIT)
+            return Started(workflow_id, closed.run_id, _agent_id(closed.raw_description), joined=True)
+        described = await handle.describe(rpc_timeout=RPC_LIMIT)
+        return Started(workflow_id, described.run_id, _agent_id(described.raw_description))
+
+    async def wait_adopted(self, started: Started) -> AdoptedSpec:
+        """Wait until an agent is adopted. Raises ProvisionFailed when the provision ends first."""
+        handle = self._handle(started)
+        try:
+            return await handle.execute_update("wait_adopted", WaitRequest(), result_type=AdoptedSpec)
+        except WorkflowUpdateFailedError as e:
+            raise _failed(e.cause or e) from None
+        except RPCError as e:
+            if e.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            outcome = await self.outcome(started)
+            raise ProvisionFailed(
+                f"the provision is over already: {outcome.end_reason.value}, its job {outcome.result.value}",
+                ErrorType.JOB_SERVED,
+            ) from None
+
+    async def outcome(self, started: Started) -> ProvisionOutcome:
+        """Wait for the end, and answer it. Raises ProvisionFailed for every end but a served job."""
+        try:
+            return await self.temporal.get_workflow_handle(
+                started.workflow_id, run_id=started.run_id, result_type=ProvisionOutcome
+            ).result()
+        except WorkflowFailureError as e:
+            raise _failed(e.cause) from None
+
+    async def status(self, workflow_id: str) -> ProvisionStatus:
+        """What it is doing, since when, for whom it waits."""
+        handle = self.temporal.get_workflow_handle(workflow_id)
+        return await handle.query("status", StatusRequest(), result_type=ProvisionStatus, rpc_timeout=RPC_LIMIT)
+
+    async def release(
+        self,
+        workflow_id: str,
+        agent_id: str,
+        *,
+        reason: EndReason = EndReason.RELEASED,
+        by: str | None = None,
+        now: bool = False,
+    ) -> None:
+        """Let the agent go. A busy one finishes its job first, unless `now`."""
+        await self.temporal.get_workflow_handle(workflow_id).signal(
+            "release",
+            ReleaseRequest(agent_id=agent_id, reason=reason, by=by or whoami(), now=now),
+            rpc_timeout=RPC_LIMIT,
+        )
+
+    async def cancel(self, workflow_id: str, reason: str = "") -> None:
+        """Ask the provision to end now, busy or not; it tears its compute down first."""
+        await self.temporal.get_workflow_handle(workflow_id).cancel(
+            reason=reason or f"cancelled by {whoami()}", rpc_timeout=RPC_LIMIT
+        )
+
+    async def forget(self, workflow_id: str, agent_id: str, by: str | None = None) -> bool:
+        """An operator's word that the compute is gone. False when nothing is tearing this agent down."""
+        forget = ForgetRequest(agent_id=agent_id, by=by or whoami())
+        heard = False
+        for workflow in (f"teardown/{agent_id}", workflow_id):
+            try:
+                await self.temporal.get_workflow_handle(workflow).signal(
+                    "forget_compute", forget, rpc_timeout=RPC_LIMIT
+                )
+                heard = True
+            except RPCError as e:
+                if e.status is not RPCStatusCode.NOT_FOUND:
+                    raise
+        return heard
+
+    def _handle(self, started: Started) -> WorkflowHandle[Any, Any]:
+        return self.temporal.get_workflow_handle(started.workflow_id, run_id=started.run_id)
+
+
+def workflow_id_for(request: ProvisionRequest) -> str:
+    """`provision/job/<job_id>` for a job, so that a job is one provision; else one of its own."""
+    return f"provision/job/{request.job_id}" if request.job_id else f"provision/adhoc/{uuid.uuid4()}"
+
+
+def summary_of(request: ProvisionRequest) -> str:
+    """One line for the list of workflows: the job and its labels, at most 200 bytes."""
+    labels = ", ".join(request.labels) or "any agent"
+    text = f"job {request.job_id}: {labels}" if request.job_id else labels
+    return text.encode()[:200].decode(errors="ignore")
+
+
+def whoami() -> str:
+    """The operator's name, for the record of who asked."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+def _agent_id(description: Any) -> str:
+    """The agent that this run is for; the server has it as a search attribute only later, so derive it as the run does.
+
+    A reset keeps the id of the run that it was reset from; so does the agent.
+    """
+    info = description.workflow_execution_info
+    return "scaler-" + (info.first_run_id or info.execution.run_id).replace("-", "")
+
+
+def _failed(cause: BaseException | None) -> ProvisionFailed:
+    if isinstance(cause, ApplicationError):
+        detail = str(cause.details[0]) if cause.details else None
+        return ProvisionFailed(cause.message, cause.type or "Unknown", detail)
+    if isinstance(cause, CancelledError):
+        return ProvisionFailed("the provision was cancelled", "Cancelled", cancelled=True)
+    if isinstance(cause, TerminatedError):
+        return ProvisionFailed(
+            "the provision's workflow was terminated, which runs no cleanup: the reaper tears its compute down",
+            "Terminated",
+        )
+    return ProvisionFailed(str(cause), type(cause).__name__)
+
+
+def _short(error: BaseException) -> str:
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

@@ -1,0 +1,53 @@
+"""The configuration in force, as the cluster has it: one stored version, the same for every worker."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+
+from hatchway.config.schema import Config
+from hatchway.config.versions import from_stored
+from hatchway.errors import ConfigError
+from hatchway.secrets.resolver import SecretResolver
+from hatchway.store.config_versions import ConfigVersions
+
+FRESH_FOR_SECONDS = 1.0
+"""A new version is in force everywhere within 2 s of its apply: this, and the time that a call takes."""
+
+
+class CurrentConfig:
+    """Reads configuration versions, and keeps them: a version never changes once it is written."""
+
+    def __init__(self, versions: ConfigVersions, environ: Mapping[str, str] = os.environ) -> None:
+        self._versions = versions
+        self._environ = environ
+        self._known: dict[int, Config] = {}
+        self._current: int | None = None
+        self._read_at = -FRESH_FOR_SECONDS
+
+    async def current(self) -> tuple[int, Config]:
+        """The version in force and its content. Raises ConfigError when the cluster has none yet."""
+        if self._current is None or time.monotonic() - self._read_at >= FRESH_FOR_SECONDS:
+            found = await self._versions.current()
+            if found is None:
+                raise ConfigError(
+                    "the cluster has no configuration yet: start one worker with `--config FILE`, which stores it"
+                )
+            self._known[found.version] = self._known.get(found.version) or from_stored(found.content)
+            self._current = found.version
+            self._read_at = time.monotonic()
+        return self._current, self._known[self._current]
+
+    async def version(self, number: int) -> Config:
+        """The content of one version: a running provision keeps the one that it was reserved under."""
+        if number not in self._known:
+            found = await self._versions.get(number)
+            if found is None:
+                raise ConfigError(f"configuration version {number} is not in the database any more")
+            self._known[number] = from_stored(found.content)
+        return self._known[number]
+
+    def resolver(self, config: Config) -> SecretResolver:
+        """A resolver of the secret references that this configuration allows."""
+        return SecretResolver(config.secrets, self._environ)

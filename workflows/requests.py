@@ -1,0 +1,70 @@
+"""Checks what comes in from outside, and says what is wrong with it without repeating it."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+from hatchway.errors import ErrorType
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def parse(model: type[M], payload: Any) -> M:
+    """The payload as `model`. Raises ApplicationError InvalidRequest, one sentence a field, no value of the input."""
+    try:
+        return model.model_validate(payload)
+    except ValidationError as e:
+        raise ApplicationError(sentences(e), type=ErrorType.INVALID_REQUEST, non_retryable=True) from None
+
+
+def validated(model: type[M], payload: Any) -> M:
+    """Like `parse`, for the input of a workflow, which may be missing altogether."""
+    if payload is None:
+        raise ApplicationError(
+            f"the workflow was started without an input: it takes one {model.__name__} as JSON",
+            type=ErrorType.INVALID_REQUEST,
+            non_retryable=True,
+        )
+    return parse(model, payload)
+
+
+def sentences(error: ValidationError) -> str:
+    """One sentence for each wrong field: where it is and what it should be."""
+    return "; ".join(
+        f"{_path(e['loc'])}: {_lower_first(e['msg'].removeprefix('Value error, '))}"
+        for e in error.errors(include_url=False, include_context=False, include_input=False)
+    )
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    """`labels.0`, `container.auth.tokenSecret`; pydantic's names of union members say nothing to the sender."""
+    return ".".join(str(part) for part in loc if part not in ("str", "EnvSecret", "ContainerSpec")) or "request"
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def refuse_timeouts(info: workflow.Info) -> None:
+    """Raise ApplicationError InvalidRequest for a start that would end the workflow without its cleanup."""
+    set_ones = [
+        name
+        for name, is_set in (
+            ("an execution timeout", info.execution_timeout),
+            ("a run timeout", info.run_timeout),
+            ("a retry policy", info.retry_policy),
+            ("a cron schedule", info.cron_schedule),
+        )
+        if is_set
+    ]
+    if set_ones:
+        raise ApplicationError(
+            f"start it without {' and '.join(set_ones)}: the server would end it without any cleanup; "
+            "use wait_timeout, spawn_timeout, adoption_timeout and max_lifetime of the request instead",
+            type=ErrorType.INVALID_REQUEST,
+            non_retryable=True,
+        )
