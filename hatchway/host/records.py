@@ -16,6 +16,7 @@ intent alone, lock free: nothing was started. started, lock held: it runs. start
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -88,8 +89,9 @@ class Lock:
 class Records:
     """The records of all bare-metal agents of one state directory. Blocking: call it from a thread."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, installation_id: str) -> None:
         self.state_dir = state_dir
+        self.installation_id = installation_id
 
     def path(self, agent_id: str) -> Path:
         """The agent's directory. Raises ValueError for an id that is no plain file name."""
@@ -99,18 +101,28 @@ class Records:
             )
         return self.state_dir / agent_id
 
-    def prepare(self, agent_id: str) -> None:
-        """Make the agent's directory, durably."""
-        path = self.path(agent_id)
+    def make_state_dir(self) -> None:
+        """Make the state directory where it is missing: agents' users may pass through it, and list nothing."""
         if not self.state_dir.is_dir():
             self.state_dir.mkdir(parents=True, exist_ok=True)
             self.state_dir.chmod(0o711)
+
+    def prepare(self, agent_id: str) -> None:
+        """Make the agent's directory, durably. Raises FileNotFoundError when the state directory itself is gone."""
+        path = self.path(agent_id)
         path.mkdir(exist_ok=True)
         path.chmod(0o711)  # whatever the umask
         _sync(self.state_dir)
 
     def try_lock(self, agent_id: str) -> Lock | None:
-        """The record's lock, or None while another holds it. Raises FileNotFoundError when there is no record."""
+        """The record's lock, or None while another holds it. Raises FileNotFoundError when there is no record.
+
+        A missing state directory is no evidence that an agent is gone: it raises NotADirectoryError.
+        """
+        if not self.state_dir.is_dir():
+            raise NotADirectoryError(
+                errno.ENOTDIR, "the state directory is missing (a disk not mounted?)", str(self.state_dir)
+            )
         path = self.path(agent_id) / "lock"
         while True:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -153,6 +165,14 @@ class Records:
                 stop_grace=timedelta(seconds=float(r["stop_grace_s"])),
             ),
         )
+
+    def is_ours(self, agent_id: str) -> bool:
+        """False for a record that another installation signed, and for an id that no record can have."""
+        try:
+            intent = self.intent(agent_id)
+        except ValueError:
+            return False
+        return intent is None or intent.installation_id == self.installation_id
 
     def started(self, agent_id: str) -> Started | None:
         return self._read(

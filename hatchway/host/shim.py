@@ -127,6 +127,7 @@ class Shim:
         self.agent = 0
         self.status: int | None = None
         self.asked_to_stop = False
+        self.grace: float = order["grace"]
         self.log = Log(directory, order["log_bytes"])
         self.redactor = Redactor([form.encode("utf-8", "surrogateescape") for form in order["redact"]])
         self.output, self._agent_output = os.pipe()
@@ -138,7 +139,8 @@ class Shim:
         """Fork the agent, write down who it is, let it go. Raises OSError, or Refused when the agent could not exec."""
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, self._on_term)
+        signal.signal(signal.SIGTERM, self._on_stop)
+        signal.signal(signal.SIGUSR1, self._on_stop)
         go, let_go = os.pipe()
         complaint, complain = os.pipe()
         self.agent = os.fork()
@@ -169,25 +171,28 @@ class Shim:
             "started_at": time.time(),
         }
 
-    def _on_term(self, *_: object) -> None:
+    def _on_stop(self, number: int, _frame: object) -> None:
+        """SIGTERM: with the grace of the order. SIGUSR1: at once. Asked twice, the shorter grace counts."""
         self.asked_to_stop = True
+        if number == signal.SIGUSR1:
+            self.grace = 0.0
 
     def watch(self) -> None:
         """Pump and reap until the agent has ended and nothing of its tree is left; then write how it ended."""
         poll = select.poll()
         poll.register(self.output, select.POLLIN)
         poll.register(self.wake, select.POLLIN)
-        kill_at: float | None = None
+        asked_at: float | None = None
         while self._reap():
-            if self.asked_to_stop and kill_at is None:
-                kill_at = time.monotonic() + self.order["grace"]
+            if self.asked_to_stop and asked_at is None:
+                asked_at = time.monotonic()
                 self._ask_to_end()
-            overdue = kill_at is not None and time.monotonic() >= kill_at
-            if self.status is not None or overdue:
+            wait: float | None = None
+            if asked_at is not None:
+                wait = asked_at + self.grace - time.monotonic()
+            if self.status is not None or (wait is not None and wait <= 0):
                 self._kill_children()
-            wait = REAP_INTERVAL if self.status is not None or overdue else None
-            if wait is None and kill_at is not None:
-                wait = max(0.0, kill_at - time.monotonic())
+                wait = REAP_INTERVAL
             for fd, _ in poll.poll(None if wait is None else wait * 1000 + 1):
                 if fd == self.output and not self._pump():
                     poll.unregister(self.output)
