@@ -1,4 +1,4 @@
-"""The configuration file's schema (DESIGN 10). Keys are camelCase, as in KiCI; unknown keys are refused.
+"""The configuration file's schema. Keys are camelCase, as in KiCI; unknown keys are refused.
 
 Only shapes live here. What two keys say about each other is in `checks.py`, reading files is in `loading.py`.
 """
@@ -56,14 +56,16 @@ class LabelSet(ConfigModel):
     pull_policy: PullPolicy = PullPolicy.IF_NOT_PRESENT
     container_socket: bool = False
     cap_add: list[str] = []
+    agent: Literal["image", "inject"] = "image"
+    """`image`: the image's entrypoint is the agent. `inject`: the reference agent is copied in and run."""
     # bare-metal
     command: list[str] | None = None
     """The agent's argv. Unset: this installation's own reference agent."""
     user: str | None = None
+    """The account that the agent runs as. Needs a worker that is root; any other worker runs its agents as itself,
+    because it cannot become somebody else. A worker that is root needs this, or `runAsRoot: true`."""
     run_as_root: bool = False
     working_directory: str | None = None
-    # both
-    agent: Literal["image", "inject"] = "image"
 
 
 class Scaler(ConfigModel):

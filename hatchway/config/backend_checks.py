@@ -1,0 +1,91 @@
+"""What each type of scaler needs, and which keys belong to another type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hatchway.config.document import Path_
+from hatchway.config.schema import LabelSet, Scaler, ScalerType
+from hatchway.errors import InvalidReference
+from hatchway.registry.reference import parse_reference
+
+NOT_BUILT_TYPES = {
+    "firecracker": "microVMs are not built yet; use container or bare-metal",
+    "ec2": "EC2 instances are not built yet; use container or bare-metal",
+    "event": "provisioning by events is not built yet; use container or bare-metal",
+}
+
+_CONTAINER_ONLY = {
+    "host": "host",
+    "network_isolation": "networkIsolation",
+    "allow_job_image": "allowJobImage",
+    "registry_auth": "registryAuth",
+}
+_CONTAINER_ONLY_IN_SET = {
+    "image": "image",
+    "pull_policy": "pullPolicy",
+    "container_socket": "containerSocket",
+    "cap_add": "capAdd",
+    "agent": "agent",
+}
+_BARE_METAL_ONLY_IN_SET = {
+    "command": "command",
+    "user": "user",
+    "run_as_root": "runAsRoot",
+    "working_directory": "workingDirectory",
+}
+
+
+def check_backend(scaler: Scaler) -> Iterator[tuple[Path_, str]]:
+    """What this scaler's type asks of it. Paths are relative to the scaler."""
+    if scaler.type is ScalerType.CONTAINER:
+        yield from _check_container(scaler)
+    else:
+        yield from _check_bare_metal(scaler)
+
+
+def _check_container(scaler: Scaler) -> Iterator[tuple[Path_, str]]:
+    if scaler.network_isolation:
+        where: Path_ = ("networkIsolation",) if "network_isolation" in scaler.model_fields_set else ("type",)
+        yield (
+            where,
+            "isolating container networks is not built yet, and agents never run open by default: "
+            "say `networkIsolation: false` to run them on the engine's own network",
+        )
+    for index, label_set in enumerate(scaler.label_sets):
+        path: Path_ = ("labelSets", index)
+        for key in _set_keys(label_set, _BARE_METAL_ONLY_IN_SET):
+            yield (*path, key), "belongs to a bare-metal scaler; a container runs as its image says"
+        if label_set.image is not None:
+            try:
+                parse_reference(label_set.image)
+            except InvalidReference as e:
+                yield (*path, "image"), str(e)
+        elif not scaler.allow_job_image:
+            yield path, "needs an `image`, since the scaler does not say `allowJobImage: true`"
+        if label_set.container_socket and scaler.allow_job_image:
+            yield (
+                (*path, "containerSocket"),
+                "cannot go with allowJobImage: an image of the job's choice would hold the engine's socket, "
+                "which is root on its host",
+            )
+
+
+def _check_bare_metal(scaler: Scaler) -> Iterator[tuple[Path_, str]]:
+    for field, key in _CONTAINER_ONLY.items():
+        if field in scaler.model_fields_set:
+            yield (key,), "belongs to a container scaler"
+    for index, label_set in enumerate(scaler.label_sets):
+        path: Path_ = ("labelSets", index)
+        for key in _set_keys(label_set, _CONTAINER_ONLY_IN_SET):
+            yield (*path, key), "belongs to a container scaler; a bare-metal agent is a process of the host"
+        if label_set.run_as_root and label_set.user is not None:
+            yield (*path, "user"), "cannot go with runAsRoot: say which of the two the agent runs as"
+        if label_set.command is not None and (not label_set.command or not label_set.command[0]):
+            yield (*path, "command"), "is empty; leave it out to run the reference agent"
+        if label_set.working_directory is not None and not label_set.working_directory.startswith("/"):
+            yield (*path, "workingDirectory"), "must be absolute"
+
+
+def _set_keys(label_set: LabelSet, keys: dict[str, str]) -> Iterator[str]:
+    return (key for field, key in keys.items() if field in label_set.model_fields_set)

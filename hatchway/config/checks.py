@@ -1,0 +1,174 @@
+"""What two keys of a configuration say about each other, and what would only fail once a job is there.
+
+Each check is a generator of (path, sentence). Paths are relative to the scaler, or to the file for `check_together`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from hatchway.agent_env import AGENT_COMMAND, agent_command_objection, label_set_objection
+from hatchway.config.backend_checks import check_backend
+from hatchway.config.document import Path_
+from hatchway.config.schema import Config, LabelSet, Scaler, SecretsConfig
+from hatchway.errors import InvalidReference, SecretError
+from hatchway.labels import RESERVED_PREFIX, fold, fold_all, gates, injected
+from hatchway.model import EnvSecret
+from hatchway.registry.reference import parse_registry_host
+from hatchway.secrets.policy import Purpose, permitted
+
+Problem = tuple[Path_, str]
+
+
+def check_config(config: Config) -> Iterator[Problem]:
+    """Every check, over a whole configuration; paths are from its top. For content that stands in no file."""
+    yield from check_secrets(config.secrets)
+    for index, scaler in enumerate(config.scalers):
+        for path, message in check_scaler(scaler, config.secrets):
+            yield ("scalers", index, *path), message
+    yield from check_together(list(enumerate(config.scalers)))
+
+
+def check_scaler(scaler: Scaler, secrets: SecretsConfig | None) -> Iterator[Problem]:
+    """One scaler by itself. `secrets` is None when that section could not be read: references are not checked then."""
+    yield from _check_times(scaler)
+    yield from _check_platform(scaler)
+    yield from _check_orchestrator_url(scaler)
+    for index, label_set in enumerate(scaler.label_sets):
+        for path, message in (*_check_labels(scaler, label_set), *_check_env(label_set, secrets)):
+            yield ("labelSets", index, *path), message
+    yield from check_backend(scaler)
+    if secrets is not None:
+        yield from _check_registry_auth(scaler, secrets)
+
+
+def check_secrets(secrets: SecretsConfig) -> Iterator[Problem]:
+    """The secret contexts: absolute paths, registries that are hosts, and contexts that serve something."""
+    for name, context in secrets.contexts.items():
+        path: Path_ = ("secrets", "contexts", name)
+        if context.type == "file" and not context.path.startswith("/"):
+            yield (*path, "path"), "must be absolute: each worker runs in a directory of its own"
+        for index, registry in enumerate(context.registries):
+            try:
+                parse_registry_host(registry)
+            except InvalidReference as e:
+                yield (*path, "registries", index), str(e)
+        if context.env is False and not context.registries:
+            yield path, "serves nothing: it lists no `registries`, and `env: false` keeps it out of environments"
+
+
+def check_together(scalers: Sequence[tuple[int, Scaler]]) -> Iterator[Problem]:
+    """What two scalers say about each other. `scalers` are those that could be read, with their index in the file."""
+    names: dict[str, Scaler] = {}
+    sets: dict[tuple[frozenset[str], ...], tuple[Scaler, LabelSet]] = {}
+    for index, scaler in scalers:
+        # Names are folded: they become the labels `kici:scaler:<name>`, which know no case.
+        if names.setdefault(fold(scaler.name), scaler) is not scaler:
+            yield ("scalers", index, "name"), "is the name of an earlier scaler too; names know no case"
+        for place, label_set in enumerate(scaler.label_sets):
+            same = (fold_all(label_set.labels), gates(scaler, label_set), fold_all(label_set.exclude_labels))
+            owner, first = sets.setdefault(same, (scaler, label_set))
+            if first is not label_set and not _told_apart(scaler, owner):
+                yield (
+                    ("scalers", index, "labelSets", place, "labels"),
+                    f"are those of an earlier set of the scaler {owner.name}, with the same gates and excludes: "
+                    "no job could tell the two apart",
+                )
+
+
+def _told_apart(one: Scaler, other: Scaler) -> bool:
+    """Two scalers of different platforms or roles are told apart by the labels that those inject."""
+    return one is not other and (one.platform, fold_all(one.roles)) != (other.platform, fold_all(other.roles))
+
+
+def _check_times(scaler: Scaler) -> Iterator[Problem]:
+    for field, key in (("claim_ttl_seconds", "claimTtlSeconds"), ("agent_token_ttl_seconds", "agentTokenTtlSeconds")):
+        ttl: int = getattr(scaler, field)
+        if ttl < scaler.adoption_timeout_seconds:
+            where = key if field in scaler.model_fields_set else "adoptionTimeoutSeconds"
+            yield (
+                (where,),
+                f"{key} ({ttl}) is shorter than adoptionTimeoutSeconds ({scaler.adoption_timeout_seconds}): an agent "
+                "that boots slowly would come with spent credentials while its slot is still held",
+            )
+
+
+def _check_platform(scaler: Scaler) -> Iterator[Problem]:
+    if scaler.platform is None:
+        return
+    system, slash, arch = scaler.platform.partition("/")
+    if not (slash and system.isalnum() and arch.isalnum()):
+        yield ("platform",), "must be <os>/<arch>, as in linux/amd64 or linux/arm64"
+
+
+def _check_orchestrator_url(scaler: Scaler) -> Iterator[Problem]:
+    if scaler.orchestrator_url is None:
+        return
+    for url in scaler.orchestrator_url.split(","):
+        scheme, separator, host = url.strip().partition("://")
+        if not separator or scheme not in ("http", "https") or not host.strip("/"):
+            yield ("orchestratorUrl",), "must be the gateway's http:// or https:// address, or a comma list of them"
+        elif "@" in host:
+            yield ("orchestratorUrl",), "must not hold a user or password: every agent's environment shows it"
+
+
+def _check_labels(scaler: Scaler, label_set: LabelSet) -> Iterator[Problem]:
+    for index, label in enumerate(label_set.labels):
+        if fold(label).startswith(RESERVED_PREFIX):
+            yield (
+                ("labels", index),
+                f"starts with {RESERVED_PREFIX}, which is reserved: agents get those labels by what they are",
+            )
+        if "," in label:
+            yield ("labels", index), "holds a comma, and agents are told their labels as a comma list"
+    known = fold_all(label_set.labels) | injected(scaler, "linux/amd64")
+    for gate in sorted(gates(scaler, label_set)):
+        # Without `platform` the architecture is the worker's, so any may turn out to be there.
+        if gate not in known and not (scaler.platform is None and gate.startswith("kici:arch:")):
+            yield (
+                ("labels",),
+                f"lack the gate label {gate}, without which no job is let in: a job carries only labels of the set",
+            )
+        if gate in fold_all(label_set.exclude_labels):
+            yield ("excludeLabels",), f"hold the gate label {gate}, which every job must carry: no job can match"
+
+
+def _check_env(label_set: LabelSet, secrets: SecretsConfig | None) -> Iterator[Problem]:
+    for name, value in label_set.env.items():
+        path: Path_ = ("env", name)
+        objection = label_set_objection(name)
+        if objection is not None:
+            yield path, objection
+        if isinstance(value, EnvSecret):
+            if secrets is not None:
+                yield from _check_reference(secrets, value.secret, path, Purpose.env)
+        elif name == AGENT_COMMAND and (objection := agent_command_objection(value)) is not None:
+            yield path, objection
+
+
+def _check_registry_auth(scaler: Scaler, secrets: SecretsConfig) -> Iterator[Problem]:
+    hosts: dict[str, int] = {}
+    for index, auth in enumerate(scaler.registry_auth):
+        path: Path_ = ("registryAuth", index)
+        try:
+            host = parse_registry_host(auth.registry)
+        except InvalidReference as e:
+            yield (*path, "registry"), str(e)
+            continue
+        first = hosts.setdefault(host.lower(), index)
+        if first != index:
+            yield (*path, "registry"), f"is that of registryAuth[{first}] too: only the first would ever be used"
+        references: Mapping[str, str | None] = {
+            "usernameSecret": auth.username_secret if auth.username is None else None,
+            "tokenSecret": auth.token_secret,
+        }
+        for key, reference in references.items():
+            if reference is not None:
+                yield from _check_reference(secrets, reference, (*path, key), Purpose.registry(host))
+
+
+def _check_reference(secrets: SecretsConfig, reference: str, path: Path_, purpose: Purpose) -> Iterator[Problem]:
+    try:
+        permitted(secrets.contexts, reference, field="", purpose=purpose)
+    except SecretError as e:
+        yield path, str(e).removeprefix(": ")

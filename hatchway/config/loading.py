@@ -1,0 +1,139 @@
+"""From files to a `Config`: everything that is wrong at once, each with its file, line and path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from hatchway.config.backend_checks import NOT_BUILT_TYPES
+from hatchway.config.checks import check_scaler, check_secrets, check_together
+from hatchway.config.document import Document, Finding, Path_, Plain, read_document
+from hatchway.config.problems import problems, without
+from hatchway.config.schema import Config, Scaler, SecretsConfig
+from hatchway.errors import ConfigError
+
+SCALERS_DIRECTORY = "scalers.d"
+
+Readable = TypeVar("Readable", Scaler, SecretsConfig)
+
+
+def load(path: Path | str) -> Config:
+    """The configuration of the file `path` and of `scalers.d/*.yaml` beside it, in the order of their names.
+
+    Raises ConfigError whose text has one line for each finding: `file:line:column: path: what is wrong`.
+    """
+    config, findings = examine(Path(path))
+    if config is None:
+        raise ConfigError("\n".join(str(finding) for finding in findings))
+    return config
+
+
+def examine(path: Path) -> tuple[Config | None, list[Finding]]:
+    """The configuration, or None and everything that stands in its way, in the order of the files and their lines."""
+    main = read_document(path)
+    others = [_scalers_only(read_document(file)) for file in sorted(_beside(path))]
+    merged = _Merged(main, others)
+    findings = [finding for document in (main, *others) for finding in document.findings]
+    findings += merged.misplaced
+    if isinstance(main.data, dict):
+        findings += [merged.locate(found, message) for found, message in _examine(merged.data)]
+    elif not main.findings:
+        findings.append(Finding(path, "must be a mapping of keys to values, starting with `version: 1`"))
+    if not findings:
+        return Config.model_validate(merged.data, by_alias=True, by_name=False), []
+    order = {document.file: index for index, document in enumerate((main, *others))}
+    return None, sorted(findings, key=lambda found: (order[found.file], found.line, found.column))
+
+
+def _beside(path: Path) -> Iterator[Path]:
+    directory = path.parent / SCALERS_DIRECTORY
+    if directory.is_dir():
+        # Editors leave dot files; the glob's `*` matches them too.
+        yield from (file for file in directory.glob("*.yaml") if not file.name.startswith("."))
+
+
+def _scalers_only(document: Document) -> Document:
+    if document.findings and document.data is None:
+        return document
+    if not isinstance(document.data, dict):
+        document.findings.append(document.finding((), "must be a mapping with the one key `scalers`"))
+        return document
+    for key in document.data:
+        if key != "scalers":
+            document.findings.append(
+                document.finding((key,), f"does not belong into {SCALERS_DIRECTORY}: only `scalers` does")
+            )
+    return document
+
+
+class _Merged:
+    """The files as one: the scalers of all in one list, and for each of them the way back to its own file."""
+
+    def __init__(self, main: Document, others: list[Document]) -> None:
+        self._main = main
+        self._origins: list[tuple[Document, int]] = []
+        self.misplaced: list[Finding] = []
+        scalers: list[Plain] = []
+        for document in (main, *others):
+            of_file = document.data.get("scalers") if isinstance(document.data, dict) else None
+            if isinstance(of_file, list):
+                self._origins += [(document, index) for index in range(len(of_file))]
+                scalers += of_file
+            elif of_file is not None and document is not main:
+                self.misplaced.append(document.finding(("scalers",), "must be a list"))
+        self.data: dict[str, Any] = dict(main.data) if isinstance(main.data, dict) else {}
+        if isinstance(self.data.get("scalers", []), list) or (self.data["scalers"] is None and scalers):
+            self.data["scalers"] = scalers
+
+    def locate(self, path: Path_, message: str) -> Finding:
+        match path:
+            case ("scalers", int(index), *rest) if index < len(self._origins):
+                document, own = self._origins[index]
+                return document.finding(("scalers", own, *rest), message)
+        return self._main.finding(path, message)
+
+
+def _examine(data: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
+    """Everything that the schema and the checks find. What cannot be read is left out of the checks, not the rest."""
+    skipped = dict(_not_built(data))
+    yield from skipped.values()
+    try:
+        Config.model_validate(data, by_alias=True, by_name=False)
+    except ValidationError as e:
+        yield from (found for found in problems(e, data) if found[0][:2] not in skipped)
+    secrets = _readable(SecretsConfig, data.get("secrets", {}))
+    if secrets is not None:
+        yield from check_secrets(secrets)
+    raw = data.get("scalers")
+    readable = [
+        (index, scaler)
+        for index, entry in enumerate(raw if isinstance(raw, list) else [])
+        if (scaler := _readable(Scaler, entry)) is not None
+    ]
+    for index, scaler in readable:
+        for path, message in check_scaler(scaler, secrets):
+            yield ("scalers", index, *path), message
+    yield from check_together(readable)
+
+
+def _not_built(data: dict[str, Any]) -> Iterator[tuple[Path_, tuple[Path_, str]]]:
+    """Scalers of a type that is not there yet: one sentence each, since every key of theirs would be unknown too."""
+    raw = data.get("scalers")
+    for index, scaler in enumerate(raw if isinstance(raw, list) else []):
+        kind = scaler.get("type") if isinstance(scaler, dict) else None
+        if isinstance(kind, str) and kind in NOT_BUILT_TYPES:
+            yield ("scalers", index), (("scalers", index, "type"), NOT_BUILT_TYPES[kind])
+
+
+def _readable(model: type[Readable], data: Any) -> Readable | None:
+    """The part as far as it can be read: without the keys that the validation of the whole has already reported."""
+    # Taking a key away can make what held it incomplete, so it takes a round for each level; sections have four.
+    for _ in range(5):
+        try:
+            return model.model_validate(data, by_alias=True, by_name=False)
+        except ValidationError as e:
+            data = without(data, [path for path, _ in problems(e, data)])
+    return None
