@@ -1,0 +1,274 @@
+"""The container backend: agents as containers of a Docker or Podman engine.
+
+Everything is found again by labels that lie on the engine, so any worker that reaches it can take over from any other.
+The container's name is the idempotency key: the engine refuses the second container of a spawn that ran twice, and the
+second attempt takes over the first one's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Self, TypeVar
+
+import structlog
+
+from hatchway.backends.base import Accepted, Gone, OwnedCompute, Progress, SpawnSpec
+from hatchway.backends.container_create import (
+    AGENT_ID,
+    INSTALLATION,
+    container_name,
+    create,
+    is_stopping,
+    refuse_what_cannot_run,
+    secret_values,
+    socket_path,
+)
+from hatchway.backends.container_engine import CALL_TIMEOUT, Client, Engine
+from hatchway.backends.container_entry import agent_source, check_entry, inject_agent, inject_command
+from hatchway.backends.container_errors import EngineRefused, EngineUnreachable, container_error, engine_error
+from hatchway.backends.container_exits import Exits, read_log
+from hatchway.backends.container_pull import PULL_STALL, Image, Images, Wanted
+from hatchway.backends.container_stop import Stopper
+from hatchway.backends.errors import plain, redact
+from hatchway.errors import DestroyError, HatchwayError, PermanentSpawnError, SpawnCode, TransientSpawnError
+from hatchway.model import ComputeExit, ComputeRef, ScaleDownReason, TeardownFacts
+from hatchway.registry.reference import parse_reference
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+NAME = "container"
+_NO_GRACE = timedelta(0)
+
+
+class ContainerBackend:
+    """One engine, shared by all scalers whose `host` leads to it.
+
+    `host_id` names the engine, not the machine of the worker: see `connect`. Blocking calls run in threads of this
+    backend's own, each with a deadline, so that an engine that hangs stops nobody else.
+    """
+
+    def __init__(
+        self,
+        host_id: str,
+        base_url: str | None,
+        installation_id: str,
+        *,
+        call_timeout: timedelta = CALL_TIMEOUT,
+        pull_stall: timedelta = PULL_STALL,
+        agent: Callable[[], bytes] = agent_source,
+    ) -> None:
+        self._host_id = host_id
+        self._installation_id = installation_id
+        self._engine = Engine(base_url, call_timeout)
+        self._images = Images(self._engine, pull_stall)
+        self._stopper = Stopper(self._engine)
+        self._agent = agent
+
+    @classmethod
+    async def connect(cls, base_url: str | None, installation_id: str, host_id: str | None = None) -> Self:
+        """A backend whose host id is the engine's own (`docker-…`), unless the operator gave one.
+
+        So all workers of an engine, in containers or on other machines, call it by one name. Raises EngineUnreachable
+        or EngineRefused.
+        """
+        if host_id is not None:
+            return cls(host_id, base_url, installation_id)
+        backend = cls("", base_url, installation_id)
+        backend._host_id = (await backend._engine.facts()).host_id
+        return backend
+
+    @property
+    def host_id(self) -> str:
+        return self._host_id
+
+    async def spawn(self, spec: SpawnSpec, progress: Progress) -> ComputeRef:
+        """Pull, create, check and start; or take over what an earlier attempt made, in whatever state it is.
+
+        A container that was created by an attempt that then died keeps the environment of that attempt.
+        """
+        try:
+            facts = await self._engine.facts()
+            refuse_what_cannot_run(spec, self._installation_id, facts)
+            taken = await self._take_over(spec)
+            if taken is not None:
+                return taken
+            image = await self._images.ensure(_wanted(spec), progress)
+            progress(f"starting {spec.image}")
+            making = asyncio.create_task(self._make(spec, image))
+            return self._ref(await _settled(making, undo=self._remove_own))
+        except EngineRefused as e:
+            if e.name_in_use:
+                return await self._adopt_by_name(spec, e)
+            platform = (await self._engine.facts()).platform
+            raise container_error(e, spec.image or "the image", platform=platform, secrets=spec.secret_values) from None
+        except EngineUnreachable as e:
+            raise engine_error(e) from None
+
+    async def _take_over(self, spec: SpawnSpec) -> ComputeRef | None:
+        for found in await self._list(spec.agent_id):
+            if _is_leaving(found):
+                raise TransientSpawnError(
+                    SpawnCode.DAEMON_UNAVAILABLE,
+                    f"the container of an earlier attempt for {spec.agent_id} is being removed; the next one follows",
+                )
+            if found["State"] in ("created", "configured", "initialized"):
+                await self._check_and_start(spec, found["Id"], await self._image_of(found))
+            log.info("container_taken_over", agent_id=spec.agent_id, container_id=found["Id"], state=found["State"])
+            return self._ref(found["Id"])
+        return None
+
+    async def _adopt_by_name(self, spec: SpawnSpec, refused: EngineRefused) -> ComputeRef:
+        """Another attempt won the name between our look and our create."""
+        try:
+            taken = await self._take_over(spec)
+        except EngineRefused:
+            taken = None
+        if taken is not None:
+            return taken
+        raise TransientSpawnError(
+            SpawnCode.DAEMON_UNAVAILABLE,
+            f"the name {container_name(spec.agent_id)} is taken by a container without this installation's labels, or "
+            f"by one that is just being removed; if it stays, see `docker ps -a` there ({plain(refused.text)[:200]})",
+        )
+
+    async def _image_of(self, container: dict[str, Any]) -> Image:
+        image = await self._images.by_id(container["ImageID"])
+        if image is None:
+            raise TransientSpawnError(SpawnCode.IMAGE_NOT_FOUND, "the image of an earlier attempt's container is gone")
+        return image
+
+    async def _make(self, spec: SpawnSpec, image: Image) -> str:
+        """Create, check and start; whatever fails after the create takes the container with it."""
+        command = inject_command() if spec.label_set.agent == "inject" else None
+        if command is None and not image.command:
+            raise PermanentSpawnError(
+                SpawnCode.NO_AGENT,
+                f"{spec.image} has no entrypoint, so there is no agent in it; give it one, or say `agent: inject` on "
+                "the label set",
+            )
+        socket = socket_path(self._engine.address)
+        container_id = await self._engine.call(
+            "create a container", lambda c: create(c, spec, image.id, command, socket), late=_remove_unstarted
+        )
+        try:
+            await self._check_and_start(spec, container_id, image)
+        except BaseException:
+            await self._remove_own(container_id)
+            raise
+        return container_id
+
+    async def _check_and_start(self, spec: SpawnSpec, container_id: str, image: Image) -> None:
+        def work(client: Client) -> None:
+            check_entry(client, container_id, image, spec)
+            if spec.label_set.agent == "inject":
+                inject_agent(client, container_id, self._agent())
+            client.start(container_id)
+
+        # Starting waits for the engine's network and cgroup work, which a burst of starts queues for.
+        await self._engine.call("start a container", work, timeout=self._engine.call_timeout * 2)
+
+    async def _remove_own(self, container_id: str) -> None:
+        try:
+            await self._stopper.remove(container_id, _NO_GRACE)
+        except HatchwayError as e:
+            # The spawn's own error matters more. The teardown that follows every failed spawn finds it by its labels.
+            log.warning("half_made_container_left", container_id=container_id, error=str(e))
+
+    async def destroy(self, agent_id: str, facts: TeardownFacts, reason: ScaleDownReason) -> Gone | Accepted:
+        """Stop signal, grace, removal with anonymous volumes, and a look that nothing bears the agent's id any more."""
+        try:
+            for _ in range(3):
+                found = await self._list(agent_id)
+                if not found:
+                    return Gone()
+                for container in found:
+                    await self._stopper.remove(container["Id"])
+        except (EngineUnreachable, EngineRefused) as e:
+            raise DestroyError(f"the container of {agent_id} is not confirmed gone: {e}") from None
+        raise DestroyError(f"containers of {agent_id} come back after they were removed: see who else makes them")
+
+    async def find(self, agent_id: str) -> ComputeRef | None:
+        found = await self._list(agent_id)
+        return self._ref(found[0]["Id"]) if found else None
+
+    async def exits(self) -> AsyncIterator[ComputeExit]:
+        """Ends that no teardown brought about, with exit code and redacted log tail. See `Exits` for what it raises."""
+        async for exit_ in Exits(self._engine, self._installation_id).watch():
+            yield exit_
+
+    async def owned(self) -> AsyncIterator[OwnedCompute]:
+        for container in await self._list(None):
+            created_at = datetime.fromtimestamp(container["Created"], UTC) if container.get("Created") else None
+            yield OwnedCompute(container["Labels"].get(AGENT_ID, ""), self._ref(container["Id"]), created_at)
+
+    async def logs(self, agent_id: str, lines: int = 200) -> str:
+        def work(client: Client, container_id: str) -> str:
+            secrets = secret_values(client.inspect_container(container_id))
+            text = read_log(client, container_id, lines)
+            return redact(plain(redact(text, secrets)), secrets)
+
+        for container in await self._list(agent_id):
+            try:
+                return await self._engine.call("read a log", partial(work, container_id=container["Id"]))
+            except EngineRefused as e:
+                if not e.not_found:
+                    raise
+        return ""
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+    async def _list(self, agent_id: str | None) -> list[dict[str, Any]]:
+        labels = [f"{INSTALLATION}={self._installation_id}"]
+        labels += [f"{AGENT_ID}={agent_id}"] if agent_id is not None else [AGENT_ID]
+        found: list[dict[str, Any]] = await self._engine.call(
+            "list its containers", lambda c: c.containers(all=True, filters={"label": labels})
+        )
+        return found
+
+    def _ref(self, container_id: str) -> ComputeRef:
+        return ComputeRef(backend=NAME, ref=container_id, host_id=self._host_id)
+
+
+def _wanted(spec: SpawnSpec) -> Wanted:
+    return Wanted(
+        reference=parse_reference(spec.image or ""),
+        policy=spec.label_set.pull_policy,
+        auth=spec.auth,
+        platform=spec.scaler.platform,
+        secrets=spec.secret_values,
+    )
+
+
+def _is_leaving(container: dict[str, Any]) -> bool:
+    return container["State"] in ("removing", "dead") or any(map(is_stopping, container.get("Names") or []))
+
+
+def _remove_unstarted(client: Client, container_id: str) -> None:
+    """Undo a create whose answer came too late. Not by force: the next attempt may have found and started it."""
+    client.remove_container(container_id, v=True, force=False)
+
+
+async def _settled(making: asyncio.Task[str], undo: Callable[[str], Any]) -> str:
+    """The task's result. A cancellation waits for it, undoes it, and only then goes on; further cancels wait too."""
+    cancelled: asyncio.CancelledError | None = None
+    while not making.done():
+        try:
+            await asyncio.wait({making})
+        except asyncio.CancelledError as e:
+            cancelled = e
+    if cancelled is None:
+        return making.result()
+    if not making.cancelled() and making.exception() is None:
+        undoing = asyncio.ensure_future(undo(making.result()))
+        while not undoing.done():
+            try:
+                await asyncio.wait({undoing})
+            except asyncio.CancelledError as e:
+                cancelled = e
+    raise cancelled
