@@ -117,10 +117,12 @@ class EmbeddedTemporal:
     async def start(self, timeout: timedelta = timedelta(seconds=30)) -> str:
         """Start the server and wait until it answers; its address. Raises TemporalServerError.
 
-        Called again after `stop`, it takes the same ports.
+        A second call returns the address again. After `stop` it takes the same ports.
         """
-        self._launch(temporal_binary())
+        if self._process is not None and self._process.poll() is None:
+            return self.address
         try:
+            self._launch()
             await self._wait_until_it_answers(timeout)
         except BaseException:
             await self.stop()
@@ -158,25 +160,15 @@ class EmbeddedTemporal:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    def _launch(self, binary: Path) -> None:
+    def _launch(self) -> None:
+        command = self._command()
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.directory.chmod(0o700)
         self._owner_lock = self._own_directory()
-        server_lock = self._end_orphan()
-        self._port = self._port or _free_port()
-        command = [str(binary), "server", "start-dev", "--ip", "127.0.0.1", "--port", str(self._port)]
-        if self._ui:
-            self._ui_port = self._ui_port or _free_port()
-            command += ["--ui-ip", "127.0.0.1", "--ui-port", str(self._ui_port), "--ui-disable-news-fetch"]
-        else:
-            command.append("--headless")
-        if self._metrics_port is not None:
-            command += ["--metrics-port", str(self._metrics_port)]
-        if self.database is not None:
-            command += ["--db-filename", str(self.database)]
-            command += [a for pragma in SQLITE_PRAGMAS for a in ("--sqlite-pragma", pragma)]
-        command += ["--log-level", self._log_level, *dev_server_arguments()]
-        with server_lock, open(self.log_path, "ab", opener=_private) as log:
+        with self._end_orphan() as server_lock, open(self.log_path, "ab", opener=_private) as log:
+            for port in (self._port, self._ui_port, self._metrics_port):
+                if port is not None:
+                    _refuse_taken(port)
             # The server inherits the lock and keeps it for as long as it lives, whatever becomes of us. Its own
             # session keeps a terminal's Ctrl-C from ending it before the workers that talk to it.
             self._process = subprocess.Popen(
@@ -190,6 +182,21 @@ class EmbeddedTemporal:
             server_lock.truncate(0)
             server_lock.write(str(self._process.pid))
             server_lock.flush()
+
+    def _command(self) -> list[str]:
+        self._port = self._port or _free_port()
+        command = [str(temporal_binary()), "server", "start-dev", "--ip", "127.0.0.1", "--port", str(self._port)]
+        if self._ui:
+            self._ui_port = self._ui_port or _free_port()
+            command += ["--ui-ip", "127.0.0.1", "--ui-port", str(self._ui_port), "--ui-disable-news-fetch"]
+        else:
+            command.append("--headless")
+        if self._metrics_port is not None:
+            command += ["--metrics-port", str(self._metrics_port)]
+        if self.database is not None:
+            command += ["--db-filename", str(self.database)]
+            command += [a for pragma in SQLITE_PRAGMAS for a in ("--sqlite-pragma", pragma)]
+        return [*command, "--log-level", self._log_level, *dev_server_arguments()]
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
@@ -272,6 +279,18 @@ def _type_name(key: SearchAttributeKey[Any]) -> str:
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
+
+
+def _refuse_taken(port: int) -> None:
+    """Raises TemporalServerError where someone listens already: their answers would pass for our server's."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as e:
+            raise TemporalServerError(
+                f"port {port} on 127.0.0.1 cannot be used for the Temporal dev server: {e.strerror}; choose another"
+            ) from None
 
 
 def _free_port() -> int:

@@ -18,6 +18,7 @@ import pytest
 from psycopg import sql
 
 from hatchway.dev.postgres import EmbeddedPostgres
+from hatchway.store.migrate import migrate
 
 TEMPLATE = "hatchway_template"
 
@@ -52,11 +53,13 @@ class PostgresServer:
     def database(self) -> str:
         """The DSN of a new database at the current revision."""
         if not self._migrated:
-            from hatchway.store.migrate import migrate
-
             migrate(self.server.createdb(TEMPLATE))
             self._migrated = True
-        return self._create(TEMPLATE)
+        dsn = self._create(TEMPLATE)
+        # A copy is an installation of its own: what one test leaves on a host must not look like another's.
+        with psycopg.connect(dsn) as connection:
+            connection.execute("update hatchway_installation set installation_id = gen_random_uuid()")
+        return dsn
 
     def drop(self, dsn: str) -> None:
         """Drop a database that `database` or `empty_database` made, also when sessions are still on it."""
@@ -77,7 +80,7 @@ def running_postgres(bin_dir: Path | None = None, settings: dict[str, str] | Non
     """A server of the embedded major, or of `bin_dir`. `settings` are lines of postgresql.conf."""
     with (
         private_directory("hatchway-postgres-") as directory,
-        EmbeddedPostgres(directory / "server", bin_dir=bin_dir, settings=settings) as server,
+        EmbeddedPostgres(directory, bin_dir=bin_dir, settings=settings) as server,
     ):
         yield PostgresServer(server)
 
