@@ -1,0 +1,102 @@
+-- Config versions and the caps that they set, under the admission lock: no old worker admits under an old cap.
+
+-- A shape that no empty scope could hold steps aside, and comes back to its old place when a config lets it.
+-- Returns those who have no candidate left: their next reserve tells them.
+create function hatchway_park() returns jsonb language plpgsql as $$
+begin
+  update scaler_waiters set parked = not parked where parked = hatchway_ever(scaler_name, mcpu, mem_bytes);
+  return coalesce((
+    select jsonb_agg(jsonb_build_object('workflow_id', workflow_id, 'workflow_first_run_id', first_run_id,
+                                        'agent_id', agent_id))
+      from (select agent_id, min(workflow_id) workflow_id, min(spawn->>'workflow_first_run_id') first_run_id
+              from scaler_waiters
+             group by agent_id
+            having bool_and(parked)) x), '[]');
+end $$;
+
+-- args: content, source, by, note, sha256, expected_version (null: whatever it is; 0: there is none yet),
+--       capacities [{scope, scaler, pool, max_agents, max_mcpu, max_mem_bytes}]
+create function hatchway_apply_config(args jsonb) returns jsonb
+language plpgsql set search_path = public, pg_temp as $$
+declare
+  v_current bigint;
+  v_stuck   jsonb;
+begin
+  perform hatchway_lock();
+  select max(version) into v_current from scaler_config_versions;
+  if (args->>'expected_version')::bigint <> coalesce(v_current, 0) then
+    return jsonb_build_object('answer', 'conflict', 'current', coalesce(v_current, 0));
+  end if;
+  insert into scaler_config_versions (version, parent, source, content, sha256, applied_by, note)
+  values (coalesce(v_current, 0) + 1, v_current, args->>'source', args->'content', args->>'sha256', args->>'by',
+          args->>'note');
+
+  -- A scope never goes while something may still count in it; out of the config it has no cap and takes nobody.
+  update scaler_capacity
+     set max_agents = null, max_mcpu = null, max_mem_bytes = null,
+         accepting = accepting and scaler_name is null,
+         retired = scaler_name is not null
+   where scope not in (select c->>'scope' from jsonb_array_elements(args->'capacities') c);
+  insert into scaler_capacity as k (scope, scaler_name, pool, max_agents, max_mcpu, max_mem_bytes)
+  select c->>'scope', c->>'scaler', c->>'pool', (c->>'max_agents')::bigint, (c->>'max_mcpu')::bigint,
+         (c->>'max_mem_bytes')::bigint
+    from jsonb_array_elements(args->'capacities') c
+  on conflict (scope) do update
+     set pool = excluded.pool,
+         max_agents = excluded.max_agents,
+         max_mcpu = excluded.max_mcpu,
+         max_mem_bytes = excluded.max_mem_bytes,
+         accepting = k.accepting or k.retired,          -- a drain outlives an apply, retirement does not
+         retired = false;
+
+  v_stuck := hatchway_park();
+  perform hatchway_pump(array(select scaler_name from scaler_capacity where scaler_name is not null));
+  return jsonb_build_object('answer', 'applied', 'version', coalesce(v_current, 0) + 1,
+                            'wake', hatchway_wake() || v_stuck);
+end $$;
+
+-- A drain, and its end. args: scaler, accepting
+create function hatchway_accept(args jsonb) returns jsonb
+language plpgsql set search_path = public, pg_temp as $$
+declare
+  known boolean;
+begin
+  perform hatchway_lock();
+  update scaler_capacity set accepting = (args->>'accepting')::boolean
+   where scaler_name = args->>'scaler' and not retired;
+  known := found;
+  perform hatchway_pump(array[args->>'scaler']);
+  return jsonb_build_object('known', known, 'wake', hatchway_wake());
+end $$;
+
+-- A failure counts when its attempt began after the last one that counted: one outage under eight spawns is one
+-- failure, and a repeated call counts once. Jitter 0.8 to 1.0, so that the maximum is one.
+-- args: scaler, agent_id, began_at, code, message, base_s, max_s
+create function hatchway_failed(args jsonb) returns jsonb
+language plpgsql set search_path = public, pg_temp as $$
+declare
+  v_began timestamptz := (args->>'began_at')::timestamptz;
+  v_base  double precision := (args->>'base_s')::double precision;
+  v_max   double precision := (args->>'max_s')::double precision;
+  f       scaler_failures;
+begin
+  insert into scaler_failures (scaler_name) values (args->>'scaler') on conflict do nothing;
+  select * into f from scaler_failures where scaler_name = args->>'scaler' for update;
+  if v_began > coalesce(f.counted_from, '-infinity') then
+    f.consecutive := f.consecutive + 1;
+    f.counted_from := now();
+    f.backoff_until := now() + make_interval(
+      secs => least(v_base * 2 ^ least(f.consecutive - 1, 30), v_max) * (0.8 + 0.2 * random()));
+  end if;
+  update scaler_failures
+     set consecutive = f.consecutive,
+         counted_from = f.counted_from,
+         backoff_until = f.backoff_until,
+         last_agent_id = args->>'agent_id',
+         last_code = args->>'code',
+         last_message = args->>'message',
+         last_failed_at = now()
+   where scaler_name = args->>'scaler'
+  returning * into f;
+  return to_jsonb(f);
+end $$;

@@ -1,0 +1,262 @@
+-- Reserve, release and what happens to a slot in between.
+
+-- The end of an agent, written once: the first to decide wins, except that a recorded completion of the agent beats
+-- whatever the caller believes (agents complete and exit within milliseconds).
+create function hatchway_record_end(p_agent text, p_scaler text, p_job text, p_end_reason text, p_result text,
+  p_close boolean) returns scaler_provision_outcomes language plpgsql as $$
+declare
+  j scaler_agent_jobs;
+  o scaler_provision_outcomes;
+begin
+  select * into j from scaler_agent_jobs where agent_id = p_agent and completed_at is not null;
+  if found then
+    p_end_reason := 'completed';
+    p_result := j.result;
+  end if;
+  insert into scaler_provision_outcomes as old (agent_id, job_id, scaler_name, end_reason, result, decided_at, closed_at)
+  values (p_agent, p_job, p_scaler, p_end_reason, p_result, now(), case when p_close then now() end)
+  on conflict (agent_id) do update
+     set job_id = coalesce(old.job_id, excluded.job_id),
+         scaler_name = coalesce(old.scaler_name, excluded.scaler_name),
+         end_reason = case when old.decided_at is null then excluded.end_reason else old.end_reason end,
+         result = case when old.decided_at is null then excluded.result else old.result end,
+         decided_at = coalesce(old.decided_at, excluded.decided_at),
+         closed_at = coalesce(old.closed_at, excluded.closed_at),
+         updated_at = now()
+  returning * into o;
+  return o;
+end $$;
+
+-- Who else has this job: its live row, or its place in the line. A closing row does not count, its job is free.
+create function hatchway_job_holder(p_job text, p_agent text) returns jsonb language plpgsql stable as $$
+declare
+  s scaler_spawning_agents;
+  w scaler_waiters;
+begin
+  select * into s from scaler_spawning_agents
+   where bound_job_id = p_job and state <> 'closing' and agent_id <> p_agent;
+  if found then
+    return jsonb_build_object('answer', 'job-has-agent', 'agent_id', s.agent_id, 'workflow_id', s.workflow_id,
+      'workflow_first_run_id', s.workflow_first_run_id, 'row', hatchway_row(s));
+  end if;
+  select * into w from scaler_waiters where job_id = p_job and rank = 1 and agent_id <> p_agent;
+  if found then
+    return jsonb_build_object('answer', 'job-has-agent', 'agent_id', w.agent_id, 'workflow_id', w.workflow_id,
+      'workflow_first_run_id', w.spawn->>'workflow_first_run_id', 'row', null);
+  end if;
+  return null;
+end $$;
+
+-- The outcome of the agent that served this job, as long as it is kept; also while its row still stands.
+create function hatchway_job_served(p_job text) returns jsonb language sql stable as $$
+  select to_jsonb(o) || jsonb_build_object(
+           'result', coalesce(j.result, o.result), 'end_reason', 'completed', 'exit_code', j.exit_code)
+    from (select agent_id from scaler_agent_jobs where job_id = p_job and completed_at is not null
+          union
+          select agent_id from scaler_provision_outcomes
+           where job_id = p_job and end_reason = 'completed' and adopted_at is not null) served
+    join scaler_provision_outcomes o using (agent_id)
+    left join scaler_agent_jobs j using (agent_id)
+   order by o.updated_at desc
+   limit 1 $$;
+
+-- What each candidate of a request meets, in its order; `line`: it would fit, but others were first.
+create function hatchway_bounds(p_candidates jsonb, p_position int) returns jsonb language sql stable as $$
+  select jsonb_agg(coalesce(
+           hatchway_bound(c->>'scaler', (c->>'mcpu')::bigint, (c->>'mem_bytes')::bigint),
+           jsonb_build_object('kind', 'line', 'scope', 'scaler:' || (c->>'scaler'), 'used', p_position - 1))
+         order by i)
+    from jsonb_array_elements(p_candidates) with ordinality x (c, i) $$;
+
+-- Puts an agent in the line, at its old place if it had one.
+create function hatchway_enter(args jsonb, p_seq bigint, p_enqueued_at timestamptz) returns void language sql as $$
+  insert into scaler_waiters (agent_id, rank, scaler_name, priority, seq, mcpu, mem_bytes, workflow_id, job_id, spawn,
+                              config_version, parked, enqueued_at, deadline_at)
+  select args->>'agent_id', i, c->>'scaler', (args->>'priority')::int, p_seq, (c->>'mcpu')::bigint,
+         (c->>'mem_bytes')::bigint, args->>'workflow_id', args->>'job_id', (args->'spawn') || (c->'spawn'),
+         (args->>'config_version')::bigint,
+         not hatchway_ever(c->>'scaler', (c->>'mcpu')::bigint, (c->>'mem_bytes')::bigint), p_enqueued_at,
+         p_enqueued_at + make_interval(secs => (args->>'wait_timeout_s')::double precision)
+    from jsonb_array_elements(args->'candidates') with ordinality x (c, i) $$;
+
+-- args: agent_id, workflow_id, job_id, priority, wait, config_version, wait_timeout_s,
+--       spawn {run_id, workflow_first_run_id, owner_instance_id, reserved_for_s},
+--       candidates [{scaler, mcpu, mem_bytes, spawn {label_set, mandatory_labels, ...}}], best first
+create function hatchway_reserve(args jsonb) returns jsonb
+language plpgsql set search_path = public, pg_temp as $$
+declare
+  v_agent text := args->>'agent_id';
+  v_job   text := args->>'job_id';
+  v_wait  boolean := (args->>'wait')::boolean;
+  v_lines text[] := array(select c->>'scaler' from jsonb_array_elements(args->'candidates') c);
+  s       scaler_spawning_agents;
+  o       scaler_provision_outcomes;
+  w       scaler_waiters;
+  c       jsonb;
+  answer  jsonb;
+  waits   boolean;
+begin
+  perform hatchway_lock();
+
+  -- Called again: a lost reply, a grant to take up, or a workflow that was reset. The row says where it stands.
+  update scaler_spawning_agents
+     set state = 'reserved',
+         deadline_at = now() + make_interval(secs => (args#>>'{spawn,reserved_for_s}')::double precision),
+         state_version = state_version + 1
+   where agent_id = v_agent and state = 'granted';
+  select * into s from scaler_spawning_agents where agent_id = v_agent;
+  if found then
+    return jsonb_build_object('answer', 'held', 'resumed', true, 'row', hatchway_row(s), 'wake', '[]'::jsonb);
+  end if;
+  select * into o from scaler_provision_outcomes where agent_id = v_agent and closed_at is not null;
+  if found then
+    return jsonb_build_object('answer', 'already-ended', 'end_reason', o.end_reason);
+  end if;
+  if v_job is not null then
+    answer := hatchway_job_served(v_job);
+    if answer is not null then
+      return jsonb_build_object('answer', 'job-served', 'outcome', answer);
+    end if;
+    answer := hatchway_job_holder(v_job, v_agent);
+    if answer is not null then
+      return answer;
+    end if;
+  end if;
+
+  select * into w from scaler_waiters where agent_id = v_agent order by rank limit 1;
+  waits := found;
+  if not waits and not exists (select from scaler_waiters) then       -- nobody waits: nobody to be fair to
+    for c in select value from jsonb_array_elements(args->'candidates') loop
+      continue when hatchway_bound(c->>'scaler', (c->>'mcpu')::bigint, (c->>'mem_bytes')::bigint) is not null;
+      perform hatchway_take('reserved', v_agent, c->>'scaler', (c->>'mcpu')::bigint, (c->>'mem_bytes')::bigint,
+                            args->>'workflow_id', v_job, (args->'spawn') || (c->'spawn'),
+                            (args->>'config_version')::bigint);
+      select * into s from scaler_spawning_agents where agent_id = v_agent;
+      return jsonb_build_object('answer', 'held', 'resumed', false, 'row', hatchway_row(s), 'wake', '[]'::jsonb);
+    end loop;
+    if not v_wait then
+      return jsonb_build_object('answer', 'refused', 'bound', hatchway_bounds(args->'candidates', 1));
+    end if;
+  end if;
+
+  if waits and w.config_version is distinct from (args->>'config_version')::bigint then   -- planned anew: same place
+    v_lines := v_lines || hatchway_leave(v_agent);
+    perform hatchway_enter(args, w.seq, w.enqueued_at);
+  end if;
+  if not exists (select from jsonb_array_elements(args->'candidates') x (c)
+                  where hatchway_ever(x.c->>'scaler', (x.c->>'mcpu')::bigint, (x.c->>'mem_bytes')::bigint)) then
+    if waits then
+      perform hatchway_pump(v_lines || hatchway_leave(v_agent));
+    end if;
+    return jsonb_build_object('answer', 'refused', 'bound', hatchway_bounds(args->'candidates', 1),
+                              'wake', hatchway_wake());
+  end if;
+  if not waits then
+    perform hatchway_enter(args, nextval('scaler_waiters_seq'), now());
+  end if;
+
+  perform hatchway_pump(v_lines);
+  update scaler_spawning_agents set state = 'reserved' where agent_id = v_agent and state = 'granted' returning * into s;
+  if found then
+    answer := jsonb_build_object('answer', 'held', 'resumed', false, 'row', hatchway_row(s));
+  else
+    answer := jsonb_build_object('position', hatchway_position(v_agent));
+    answer := answer || jsonb_build_object(
+      'answer', case when v_wait then 'waiting' else 'refused' end,
+      'bound', hatchway_bounds(args->'candidates', (answer->>'position')::int));
+    if not v_wait then
+      perform hatchway_leave(v_agent);
+    end if;
+  end if;
+  return answer || jsonb_build_object('wake', hatchway_wake());
+end $$;
+
+-- Also leaves the line, also fences a reserve that is still on its way; safe to repeat.
+-- args: agent_id, end_reason, result, only_granted (the grant of a workflow that is gone: not once it was taken up)
+create function hatchway_release(args jsonb) returns jsonb
+language plpgsql set search_path = public, pg_temp as $$
+declare
+  v_agent text := args->>'agent_id';
+  s       scaler_spawning_agents;
+  w       scaler_waiters;
+  o       scaler_provision_outcomes;
+  opened  text[];
+  existed boolean;
+begin
+  perform hatchway_lock();
+  -- The pool that the reservation counts in; the scaler may have moved to another since.
+  opened := array(select x.scaler_name from scaler_reservations r
+                    join scaler_capacity x on x.pool = 'pool:' || r.machine_pool
+                   where r.agent_id = v_agent);
+  delete from scaler_spawning_agents
+   where agent_id = v_agent and (state = 'granted' or not coalesce((args->>'only_granted')::boolean, false))
+  returning * into s;
+  existed := found;
+  if not existed and (args->>'only_granted')::boolean then
+    return jsonb_build_object('existed', false, 'wake', '[]'::jsonb);
+  end if;
+  delete from scaler_agent_presence where agent_id = v_agent;
+  select * into w from scaler_waiters where agent_id = v_agent order by rank limit 1;
+  opened := opened || coalesce(s.scaler_name, '') || hatchway_leave(v_agent);
+  o := hatchway_record_end(v_agent, s.scaler_name, coalesce(s.bound_job_id, s.job_id, w.job_id),
+                           args->>'end_reason', args->>'result', true);
+  if existed or w.agent_id is not null then
+    perform hatchway_pump(opened);
+  end if;
+  return jsonb_build_object('existed', existed, 'end_reason', o.end_reason, 'result', o.result,
+                            'wake', hatchway_wake(not existed));          -- a repeat: the first reply may be lost
+end $$;
+
+-- Before any effect: which host will make it. args: agent_id, host_id, deadline_s (of this attempt, or null)
+create function hatchway_stamp_host(args jsonb) returns jsonb
+language plpgsql set search_path = public, pg_temp as $$
+declare
+  s scaler_spawning_agents;
+begin
+  update scaler_spawning_agents
+     set host_id = args->>'host_id',
+         deadline_at = case when adopted_by is not null or args->>'deadline_s' is null then deadline_at
+                            else now() + make_interval(secs => (args->>'deadline_s')::double precision) end,
+         state_version = state_version + 1
+   where agent_id = args->>'agent_id'
+     and closing_at is null
+     and (host_id is null or host_id = args->>'host_id')
+  returning * into s;
+  if found then
+    return jsonb_build_object('answer', 'stamped', 'row', hatchway_row(s));
+  end if;
+  select * into s from scaler_spawning_agents where agent_id = args->>'agent_id';
+  if not found then
+    return jsonb_build_object('answer', 'no-row');
+  elsif s.state = 'closing' then
+    return jsonb_build_object('answer', 'closing', 'end_reason', s.end_reason);
+  end if;
+  return jsonb_build_object('answer', 'bound-to-host', 'host_id', s.host_id);
+end $$;
+
+-- The backend said yes. An adoption may have been quicker. args: agent_id, compute, adoption_timeout_s
+create function hatchway_confirm_spawned(args jsonb) returns jsonb
+language plpgsql set search_path = public, pg_temp as $$
+declare
+  s scaler_spawning_agents;
+begin
+  update scaler_spawning_agents
+     set compute = args->'compute',
+         state = case when state = 'active' then state else 'spawned' end,
+         deadline_at = case when state = 'active' then deadline_at
+                            else now() + make_interval(secs => (args->>'adoption_timeout_s')::double precision) end,
+         state_version = state_version + 1
+   where agent_id = args->>'agent_id' and state <> 'closing'
+  returning * into s;
+  return case when found then hatchway_row(s) end;
+end $$;
+
+-- The agent hears of it in its next heartbeat's answer. args: agent_id
+create function hatchway_request_drain(args jsonb) returns jsonb
+language plpgsql set search_path = public, pg_temp as $$
+begin
+  update scaler_spawning_agents
+     set drain_requested_at = coalesce(drain_requested_at, now()), state_version = state_version + 1
+   where agent_id = args->>'agent_id' and state <> 'closing';
+  return to_jsonb(found);
+end $$;

@@ -1,0 +1,166 @@
+"""What the store's rows look like in Python. Times are aware UTC, by the database's clock; sizes are bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+
+class SpawnState(StrEnum):
+    """Where a slot stands. `granted`: the line gave it, its workflow has not taken it up yet."""
+
+    GRANTED = "granted"
+    RESERVED = "reserved"
+    SPAWNED = "spawned"
+    ACTIVE = "active"
+    CLOSING = "closing"
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnRow:
+    """One agent's slot, as it stood at `read_at`."""
+
+    agent_id: str
+    scaler: str
+    state: SpawnState
+    label_set: list[str]
+    mandatory_labels: list[str]
+    provisioning_targets: list[str]
+    roles: list[str]
+    backend_type: str | None
+    job_id: str | None
+    """The job that it was made for."""
+    bound_job_id: str | None
+    """The only job that it may run; None while it is warm."""
+    run_id: str | None
+    workflow_id: str | None
+    workflow_first_run_id: str | None
+    owner_instance_id: str | None
+    host_id: str | None
+    """None: no effect can have happened."""
+    compute: dict[str, Any] | None
+    adopted_by: str | None
+    adopted_at: datetime | None
+    registration_id: str | None
+    deadline_at: datetime | None
+    closing_at: datetime | None
+    end_reason: str | None
+    drain_requested_at: datetime | None
+    config_version: int | None
+    state_version: int
+    spawned_at: datetime
+    read_at: datetime
+
+    @property
+    def closing(self) -> bool:
+        return self.state is SpawnState.CLOSING
+
+    @property
+    def adopted(self) -> bool:
+        return self.adopted_by is not None
+
+    @property
+    def age(self) -> timedelta:
+        return self.read_at - self.spawned_at
+
+    @property
+    def drain_requested(self) -> bool:
+        return self.drain_requested_at is not None
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> SpawnRow:
+        return cls(
+            agent_id=row["agent_id"],
+            scaler=row["scaler_name"],
+            state=SpawnState(row["state"]),
+            label_set=row["label_set"],
+            mandatory_labels=row["mandatory_labels"],
+            provisioning_targets=row["provisioning_targets"],
+            roles=row["roles"],
+            backend_type=row["backend_type"],
+            job_id=row["job_id"],
+            bound_job_id=row["bound_job_id"],
+            run_id=row["run_id"],
+            workflow_id=row["workflow_id"],
+            workflow_first_run_id=row["workflow_first_run_id"],
+            owner_instance_id=row["owner_instance_id"],
+            host_id=row["host_id"],
+            compute=row["compute"],
+            adopted_by=row["adopted_by"],
+            adopted_at=moment(row["adopted_at"]),
+            registration_id=row["registration_id"],
+            deadline_at=moment(row["deadline_at"]),
+            closing_at=moment(row["closing_at"]),
+            end_reason=row["end_reason"],
+            drain_requested_at=moment(row["drain_requested_at"]),
+            config_version=row["config_version"],
+            state_version=row["state_version"],
+            spawned_at=instant(row["spawned_at"]),
+            read_at=instant(row["read_at"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeRow:
+    """How an agent ended, or is ending. Kept for the outcome retention after its row is gone."""
+
+    agent_id: str
+    job_id: str | None
+    scaler: str | None
+    result: str | None
+    end_reason: str | None
+    decided_at: datetime | None
+    adopted_by: str | None
+    adopted_at: datetime | None
+    condemned_reason: str | None
+    condemned_at: datetime | None
+    closed_at: datetime | None
+    exit_code: int | None = None
+    """Of the agent's own completion, where it is known with the row."""
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> OutcomeRow:
+        return cls(
+            agent_id=row["agent_id"],
+            job_id=row["job_id"],
+            scaler=row["scaler_name"],
+            result=row["result"],
+            end_reason=row["end_reason"],
+            decided_at=moment(row["decided_at"]),
+            adopted_by=row["adopted_by"],
+            adopted_at=moment(row["adopted_at"]),
+            condemned_reason=row["condemned_reason"],
+            condemned_at=moment(row["condemned_at"]),
+            closed_at=moment(row["closed_at"]),
+            exit_code=row.get("exit_code"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """A workflow to signal `granted`: it has a slot that it has not taken up, or its place in the line is void."""
+
+    workflow_id: str
+    first_run_id: str | None
+    agent_id: str
+
+
+def wakes(rows: Iterable[Mapping[str, Any]] | None) -> list[Wake]:
+    return [Wake(r["workflow_id"], r["workflow_first_run_id"], r["agent_id"]) for r in rows or ()]
+
+
+def instant(text: str) -> datetime:
+    """A timestamptz out of JSON, whatever the session's time zone wrote it in."""
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+def moment(text: str | None) -> datetime | None:
+    return None if text is None else instant(text)
+
+
+def seconds(duration: timedelta | None) -> float | None:
+    """A duration on its way into a function of the store."""
+    return None if duration is None else duration.total_seconds()
