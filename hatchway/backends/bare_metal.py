@@ -1,8 +1,8 @@
 """Agents as processes of this host, each under a supervisor of its own (`hatchway.host.shim`).
 
 All evidence is on disk under the state directory (`hatchway.host.records`), none in the worker: a worker that was
-killed at any point, or another one on the same host, finds everything again. The record's lock is the referee: it is held from
-before the agent's supervisor exists until nothing of the agent is left, so a pid only says whom to signal.
+killed at any point, or another one on the same host, finds everything again. The record's lock is the referee: it is
+held from before the agent's supervisor exists until nothing of the agent is left, so a pid only says whom to signal.
 
 The supervisors must outlive the worker. Under systemd that needs `KillMode=process` in the worker's unit.
 CPU and memory amounts are counted by the caps and not enforced here; agents under one user can disturb each other.

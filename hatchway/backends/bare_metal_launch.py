@@ -86,7 +86,7 @@ class Launcher:
         """The record's lock with nothing started under it, or what an earlier attempt started."""
         until = time.monotonic() + SETTLE
         while True:
-            self._records.prepare(agent_id)
+            self._prepare(agent_id)
             try:
                 lock = self._records.try_lock(agent_id)
             except FileNotFoundError:
@@ -107,6 +107,15 @@ class Launcher:
                     SpawnCode.CAPACITY, f"another worker of this host has been starting {agent_id} for {SETTLE:.0f} s"
                 )
             time.sleep(0.02)
+
+    def _prepare(self, agent_id: str) -> None:
+        try:
+            self._records.prepare(agent_id)
+        except (FileNotFoundError, NotADirectoryError):
+            raise TransientSpawnError(
+                SpawnCode.DAEMON_UNAVAILABLE,
+                f"the state directory {self._records.state_dir} is missing on this host: is its disk mounted?",
+            ) from None
 
     def _launch(self, spec: SpawnSpec, account: Account | None, lock: Lock) -> Started:
         self._records.write_intent(

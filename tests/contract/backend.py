@@ -1,0 +1,444 @@
+"""The contract of a backend, as tests. Every backend passes all of them, against its real engine.
+
+To plug one in, a test module provides two fixtures and one class:
+
+    @pytest.fixture
+    async def harness() -> AsyncIterator[BackendHarness]: ...     # destroys what a test has left, and closes
+
+    @pytest.fixture(params=["created, reply lost", ...])
+    def crash_point(request) -> str: ...      # every point between two effects at which a worker can be killed
+
+    class TestContainerContract(BackendContract): ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from enum import StrEnum
+from typing import Protocol
+
+import pytest
+
+from hatchway.backends.base import Backend, Gone, SpawnSpec
+from hatchway.errors import DestroyError, PermanentSpawnError, SpawnCode, TransientSpawnError
+from hatchway.model import ComputeExit, ScaleDownReason, TeardownFacts
+
+CLAIM = "claim-T0pS3cret/with+odd=signs"
+EXIT_CODE = 23
+PATIENCE = 30.0  # seconds that any one condition may take before the test fails
+
+
+class Behaviour(StrEnum):
+    """What the agent of a spec does."""
+
+    RUNS = "runs until it is told to end"
+    IGNORES_TERM = "runs, and ignores SIGTERM"
+    EXITS = (
+        "prints the claim from its environment, plain and as base64 of `x:<claim>`, and `the last line`; exits with 23"
+    )
+    UNSTARTABLE = "its command does not exist"
+
+
+class BackendHarness(Protocol):
+    """What the suite has to know of one backend's world, seen from outside of the backend."""
+
+    @property
+    def backend(self) -> Backend:
+        """The backend of the worker under test."""
+        ...
+
+    @property
+    def base_environment(self) -> frozenset[str]:
+        """Names that an agent's environment may hold beside those of its spec."""
+        ...
+
+    async def another(self, installation_id: str | None = None) -> Backend:
+        """The same backend as a restarted worker, or another one on that host, would build it."""
+        ...
+
+    def spec(self, agent_id: str, behaviour: Behaviour, env: Mapping[str, str]) -> SpawnSpec:
+        """A spec whose stop grace is one second and whose secrets are the claim."""
+        ...
+
+    async def live(self, agent_id: str) -> int:
+        """How many agents with this id run now, counted without the backend."""
+        ...
+
+    async def remains(self, agent_id: str) -> list[str]:
+        """Everything that is there because of this agent id: running, stopped, half-made, on disk."""
+        ...
+
+    async def environment(self, agent_id: str) -> dict[str, str]:
+        """The environment that the running agent has."""
+        ...
+
+    async def exposed(self, agent_id: str) -> str:
+        """All that others than agent and engine's owner get to see: names, labels, command lines, files, logs."""
+        ...
+
+    async def kill_from_outside(self, agent_id: str) -> None:
+        """End the agent behind the backend's back."""
+        ...
+
+    def outage(self) -> AbstractAsyncContextManager[None]:
+        """While it is open, the backend's engine cannot be reached."""
+        ...
+
+    async def crash_during_spawn(self, spec: SpawnSpec, point: str) -> None:
+        """Spawn in a process of its own and SIGKILL that process at this point."""
+        ...
+
+
+def fresh_agent_id() -> str:
+    return f"scaler-{uuid.uuid4().hex}"
+
+
+def environment_for(agent_id: str) -> dict[str, str]:
+    return {
+        "KICI_AGENT_ID": agent_id,
+        "KICI_SCALER_CLAIM_CODE": CLAIM,
+        "KICI_SCALER_MANAGED": "1",
+        "ODD": "a=b c\n'\"$é",
+    }
+
+
+def spec_for(harness: BackendHarness, agent_id: str, behaviour: Behaviour = Behaviour.RUNS) -> SpawnSpec:
+    return harness.spec(agent_id, behaviour, environment_for(agent_id))
+
+
+def facts_for(backend: Backend) -> TeardownFacts:
+    """What is known of an agent whose spawn never answered: no ComputeRef."""
+    return TeardownFacts(backend_type="any", host_id=backend.host_id)
+
+
+def silent(message: str) -> None:
+    """The progress of a test that does not look at it."""
+
+
+async def destroy(backend: Backend, agent_id: str) -> None:
+    assert await backend.destroy(agent_id, facts_for(backend), ScaleDownReason.SHUTDOWN) == Gone()
+
+
+async def live_becomes(harness: BackendHarness, agent_id: str, wanted: int) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while await harness.live(agent_id) != wanted:
+            await asyncio.sleep(0.02)
+
+
+async def exit_of(backend: Backend, agent_id: str) -> ComputeExit:
+    async with asyncio.timeout(PATIENCE):
+        async for ended in backend.exits():
+            if ended.agent_id == agent_id:
+                return ended
+    raise AssertionError("exits() came to an end")
+
+
+async def owned_ids(backend: Backend) -> set[str]:
+    return {owned.agent_id async for owned in backend.owned()}
+
+
+class BackendContract:
+    """Subclass it as `Test…` beside the fixtures `harness` and `crash_point`."""
+
+    async def test_spawn_answers_where_the_one_running_agent_is(self, harness: BackendHarness) -> None:
+        agent_id = fresh_agent_id()
+        said: list[str] = []
+
+        def hear(message: str) -> None:
+            said.append(message)
+
+        ref = await harness.backend.spawn(spec_for(harness, agent_id), hear)
+
+        assert ref.host_id == harness.backend.host_id
+        assert await harness.live(agent_id) == 1
+        assert await harness.backend.find(agent_id) == ref
+        assert said
+        assert CLAIM not in "".join(said)
+
+    @pytest.mark.scenario("S02")
+    async def test_a_second_spawn_finds_the_first_ones_agent(self, harness: BackendHarness) -> None:
+        agent_id = fresh_agent_id()
+        first = await harness.backend.spawn(spec_for(harness, agent_id), silent)
+
+        again = await harness.backend.spawn(spec_for(harness, agent_id), silent)
+        elsewhere = await (await harness.another()).spawn(spec_for(harness, agent_id), silent)
+
+        assert first == again == elsewhere
+        assert await harness.live(agent_id) == 1
+
+    @pytest.mark.scenario("S02")
+    async def test_spawns_at_the_same_moment_make_one_agent(self, harness: BackendHarness) -> None:
+        agent_id = fresh_agent_id()
+        workers = [harness.backend, await harness.another()]
+
+        refs = await asyncio.gather(
+            *(worker.spawn(spec_for(harness, agent_id), silent) for worker in workers for _ in range(3))
+        )
+
+        assert len(set(refs)) == 1
+        assert await harness.live(agent_id) == 1
+
+    @pytest.mark.scenario("S01", "S02", "S14")
+    async def test_a_worker_killed_during_spawn_leaves_one_agent_for_the_next_attempt(
+        self, harness: BackendHarness, crash_point: str
+    ) -> None:
+        agent_id = fresh_agent_id()
+        await harness.crash_during_spawn(spec_for(harness, agent_id), crash_point)
+
+        worker = await harness.another()
+        ref = await worker.spawn(spec_for(harness, agent_id), silent)
+
+        assert await worker.find(agent_id) == ref
+        assert await harness.live(agent_id) == 1
+        await destroy(worker, agent_id)
+        assert await harness.remains(agent_id) == []
+
+    @pytest.mark.scenario("S01", "S14")
+    async def test_a_worker_killed_during_spawn_leaves_nothing_that_a_teardown_does_not_find(
+        self, harness: BackendHarness, crash_point: str
+    ) -> None:
+        agent_id = fresh_agent_id()
+        await harness.crash_during_spawn(spec_for(harness, agent_id), crash_point)
+
+        await destroy(await harness.another(), agent_id)
+
+        assert await harness.live(agent_id) == 0
+        assert await harness.remains(agent_id) == []
+
+    async def test_destroy_ends_this_agent_and_no_other(self, harness: BackendHarness) -> None:
+        condemned, bystander = fresh_agent_id(), fresh_agent_id()
+        for agent_id in (condemned, bystander):
+            await harness.backend.spawn(spec_for(harness, agent_id), silent)
+
+        await destroy(harness.backend, condemned)
+
+        assert await harness.remains(condemned) == []
+        assert await harness.backend.find(condemned) is None
+        assert await harness.live(bystander) == 1
+
+    async def test_another_worker_destroys_by_agent_id_alone(self, harness: BackendHarness) -> None:
+        agent_id = fresh_agent_id()
+        await harness.backend.spawn(spec_for(harness, agent_id), silent)
+
+        await destroy(await harness.another(), agent_id)
+
+        assert await harness.remains(agent_id) == []
+
+    @pytest.mark.scenario("S04")
+    async def test_what_is_not_there_is_gone(self, harness: BackendHarness) -> None:
+        agent_id = fresh_agent_id()
+        await destroy(harness.backend, agent_id)
+        await harness.backend.spawn(spec_for(harness, agent_id), silent)
+
+        await destroy(harness.backend, agent_id)
+        await destroy(harness.backend, agent_id)
+
+        assert await harness.remains(agent_id) == []
+
+    async def test_teardowns_at_the_same_moment_all_confirm(self, harness: BackendHarness) -> None:
+        agent_id = fresh_agent_id()
+        await harness.backend.spawn(spec_for(harness, agent_id), silent)
+        other = await harness.another()
+
+        await asyncio.gather(*(destroy(worker, agent_id) for worker in (harness.backend, other, harness.backend)))
+
+        assert await harness.remains(agent_id) == []
+
+    async def test_an_agent_that_ignores_sigterm_is_killed_after_its_grace(self, harness: BackendHarness) -> None:
+        agent_id = fresh_agent_id()
+        await harness.backend.spawn(spec_for(harness, agent_id, Behaviour.IGNORES_TERM), silent)
+        begun = time.monotonic()
+
+        await destroy(harness.backend, agent_id)
+
+        assert time.monotonic() - begun >= 0.9, "it got no grace"
+        assert await harness.remains(agent_id) == []
+
+    @pytest.mark.scenario("S06", "S15")
+    async def test_an_agent_that_cannot_be_started_fails_at_once_and_leaves_nothing(
+        self, harness: BackendHarness
+    ) -> None:
+        agent_id = fresh_agent_id()
+        begun = time.monotonic()
+
+        with pytest.raises(PermanentSpawnError) as raised:
+            await harness.backend.spawn(spec_for(harness, agent_id, Behaviour.UNSTARTABLE), silent)
+
+        assert raised.value.code is SpawnCode.COMMAND_NOT_FOUND
+        assert CLAIM not in str(raised.value)
+        assert time.monotonic() - begun < 10
+        assert await harness.remains(agent_id) == []
+
+    @pytest.mark.scenario("S18")
+    @pytest.mark.parametrize("after", [0.0, 0.002, 0.01, 0.03, 0.06, 0.15, 0.4])
+    async def test_a_cancelled_spawn_leaves_nothing(self, harness: BackendHarness, after: float) -> None:
+        agent_id = fresh_agent_id()
+        spawning = asyncio.ensure_future(harness.backend.spawn(spec_for(harness, agent_id), silent))
+        await asyncio.wait([spawning], timeout=after)
+
+        spawning.cancel()
+        await asyncio.wait([spawning], timeout=PATIENCE)
+
+        if not spawning.cancelled():  # it was quicker: then it stands, whole, and the teardown takes it away
+            assert await harness.backend.find(agent_id) == spawning.result()
+            await destroy(harness.backend, agent_id)
+        assert await harness.live(agent_id) == 0
+        assert await harness.remains(agent_id) == []
+
+    @pytest.mark.scenario("S05")
+    async def test_a_teardown_during_an_outage_is_not_confirmed_and_works_after_it(
+        self, harness: BackendHarness
+    ) -> None:
+        agent_id = fresh_agent_id()
+        await harness.backend.spawn(spec_for(harness, agent_id), silent)
+
+        async with harness.outage():
+            with pytest.raises(DestroyError):
+                await harness.backend.destroy(agent_id, facts_for(harness.backend), ScaleDownReason.SHUTDOWN)
+        assert await harness.live(agent_id) == 1
+
+        await destroy(harness.backend, agent_id)
+        assert await harness.remains(agent_id) == []
+
+    @pytest.mark.scenario("S07")
+    async def test_a_spawn_during_an_outage_may_be_tried_again(self, harness: BackendHarness) -> None:
+        agent_id = fresh_agent_id()
+
+        async with harness.outage():
+            with pytest.raises(TransientSpawnError):
+                await harness.backend.spawn(spec_for(harness, agent_id), silent)
+
+        await harness.backend.spawn(spec_for(harness, agent_id), silent)
+        assert await harness.live(agent_id) == 1
+
+    async def test_an_exit_is_told_with_its_code_and_a_redacted_tail(self, harness: BackendHarness) -> None:
+        agent_id = fresh_agent_id()
+        await harness.backend.spawn(spec_for(harness, agent_id, Behaviour.EXITS), silent)
+
+        ended = await exit_of(harness.backend, agent_id)
+
+        assert ended.exit_code == EXIT_CODE
+        assert ended.log_tail.endswith("the last line")
+        assert CLAIM not in ended.log_tail
+        assert base64.b64encode(f"x:{CLAIM}".encode()).decode()[4:-4] not in ended.log_tail
+
+    async def test_an_exit_that_nobody_watched_is_told_until_the_teardown(self, harness: BackendHarness) -> None:
+        agent_id = fresh_agent_id()
+        await harness.backend.spawn(spec_for(harness, agent_id, Behaviour.EXITS), silent)
+        await live_becomes(harness, agent_id, 0)
+
+        first = await exit_of(await harness.another(), agent_id)
+        second = await exit_of(await harness.another(), agent_id)
+
+        assert first == second
+        assert first.exit_code == EXIT_CODE
+        assert CLAIM not in first.log_tail
+        await destroy(harness.backend, agent_id)
+        assert await harness.remains(agent_id) == []
+
+    async def test_one_watch_tells_an_exit_once(self, harness: BackendHarness) -> None:
+        ended_id, later_id = fresh_agent_id(), fresh_agent_id()
+        seen: list[str] = []
+        await harness.backend.spawn(spec_for(harness, ended_id, Behaviour.EXITS), silent)
+
+        async with asyncio.timeout(PATIENCE):
+            async for ended in harness.backend.exits():
+                seen.append(ended.agent_id)
+                if ended.agent_id == later_id:
+                    break
+                await harness.backend.spawn(spec_for(harness, later_id, Behaviour.EXITS), silent)
+
+        assert seen == [ended_id, later_id]
+
+    async def test_an_agent_killed_from_outside_is_told(self, harness: BackendHarness) -> None:
+        agent_id = fresh_agent_id()
+        await harness.backend.spawn(spec_for(harness, agent_id), silent)
+
+        await harness.kill_from_outside(agent_id)
+        ended = await exit_of(harness.backend, agent_id)
+
+        assert ended.exit_code in (137, None)
+        await destroy(harness.backend, agent_id)
+        assert await harness.remains(agent_id) == []
+
+    async def test_a_spawn_after_the_agents_end_starts_no_second_one(self, harness: BackendHarness) -> None:
+        agent_id = fresh_agent_id()
+        first = await harness.backend.spawn(spec_for(harness, agent_id, Behaviour.EXITS), silent)
+        await live_becomes(harness, agent_id, 0)
+
+        again = await harness.backend.spawn(spec_for(harness, agent_id), silent)
+
+        assert again == first
+        assert await harness.live(agent_id) == 0
+        assert (await exit_of(harness.backend, agent_id)).exit_code == EXIT_CODE
+
+    async def test_another_installations_agents_are_not_seen_and_not_touched(self, harness: BackendHarness) -> None:
+        ours, stranger = harness.backend, await harness.another("installation-of-somebody-else")
+        agent_id = fresh_agent_id()
+        await ours.spawn(spec_for(harness, agent_id), silent)
+
+        found, owned = await stranger.find(agent_id), await owned_ids(stranger)
+        await destroy(stranger, agent_id)
+
+        assert found is None
+        assert agent_id not in owned
+        assert await harness.live(agent_id) == 1
+
+    async def test_owned_lists_what_was_spawned_until_it_is_destroyed(self, harness: BackendHarness) -> None:
+        running, ended = fresh_agent_id(), fresh_agent_id()
+        await harness.backend.spawn(spec_for(harness, running), silent)
+        await harness.backend.spawn(spec_for(harness, ended, Behaviour.EXITS), silent)
+        await live_becomes(harness, ended, 0)
+
+        before = await owned_ids(await harness.another())
+        await destroy(harness.backend, ended)
+
+        assert {running, ended} <= before
+        after = [owned async for owned in harness.backend.owned() if owned.agent_id in (running, ended)]
+        assert [owned.agent_id for owned in after] == [running]
+        assert after[0].created_at is not None
+        assert after[0].created_at.tzinfo is not None
+
+    async def test_the_agents_environment_is_its_spec_and_nothing_of_the_worker(
+        self, harness: BackendHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("WORKERS_OWN", "1")
+        agent_id = fresh_agent_id()
+        await harness.backend.spawn(spec_for(harness, agent_id), silent)
+
+        environment = await harness.environment(agent_id)
+
+        wanted = environment_for(agent_id)
+        assert {name: environment.get(name) for name in wanted} == wanted
+        assert set(environment) - set(wanted) <= harness.base_environment
+
+    @pytest.mark.scenario("S41")
+    @pytest.mark.parametrize("behaviour", [Behaviour.RUNS, Behaviour.EXITS])
+    async def test_the_claim_is_exposed_to_nobody_else(self, harness: BackendHarness, behaviour: Behaviour) -> None:
+        agent_id = fresh_agent_id()
+        await harness.backend.spawn(spec_for(harness, agent_id, behaviour), silent)
+        if behaviour is Behaviour.EXITS:
+            await live_becomes(harness, agent_id, 0)
+
+        exposed = await harness.exposed(agent_id)
+
+        assert agent_id in exposed, "looked in the wrong place"
+        assert CLAIM not in exposed
+
+    async def test_logs_show_the_last_lines_without_the_secrets(self, harness: BackendHarness) -> None:
+        agent_id = fresh_agent_id()
+        await harness.backend.spawn(spec_for(harness, agent_id, Behaviour.EXITS), silent)
+        await live_becomes(harness, agent_id, 0)
+
+        text = await harness.backend.logs(agent_id, lines=1)
+        whole = await harness.backend.logs(agent_id)
+
+        assert text == "the last line"
+        assert whole.endswith("the last line")
+        assert CLAIM not in whole
+        assert await harness.backend.logs(fresh_agent_id()) == ""
