@@ -43,10 +43,9 @@ from hatchway.backends.bare_metal import BareMetalBackend
 from hatchway.backends.base import Backend
 from hatchway.backends.container import ContainerBackend
 from hatchway.client import connect
-from hatchway.config.current import CurrentConfig
+from hatchway.config.current import CurrentConfig, apply
 from hatchway.config.loading import load
-from hatchway.config.schema import Config, Scaler, ScalerType
-from hatchway.config.versions import capacities, to_stored
+from hatchway.config.schema import Scaler, ScalerType
 from hatchway.errors import ConfigError, HatchwayError, StoreUnreachable
 from hatchway.host.identity import boot_id, default_state_dir, host_id_of_machine
 from hatchway.host.watch import HostWatch
@@ -55,7 +54,7 @@ from hatchway.logs import configure_logging
 from hatchway.model import ComputeExit
 from hatchway.store.adoption import Adoption
 from hatchway.store.claims import Claims
-from hatchway.store.config_versions import ConfigVersions
+from hatchway.store.config_versions import ConfigVersionConflict, ConfigVersions
 from hatchway.store.installation import installation_id
 from hatchway.store.migrate import check_revision
 from hatchway.store.outcomes import Outcomes
@@ -120,15 +119,19 @@ async def store_first_config(versions: ConfigVersions, path: Path) -> None:
     if await versions.current() is not None:
         log.info("the cluster has a configuration already: the file is not applied", file=str(path))
         return
-    number = await versions.apply(
-        content=to_stored(loaded),
-        source=str(path),
-        by="worker --config",
-        note="first configuration",
-        expected_version=None,
-        capacities=capacities(loaded),
-    )
-    log.info("configuration stored", file=str(path), version=number)
+    try:
+        applied = await apply(
+            versions,
+            loaded,
+            source=str(path),
+            by="worker --config",
+            note="first configuration",
+            expected_version=0,
+        )
+    except ConfigVersionConflict:
+        log.info("another worker has just stored the first configuration: that one stands", file=str(path))
+        return
+    log.info("configuration stored", file=str(path), version=applied.version)
 
 
 async def probe_search_attributes(temporal: Client) -> None:
@@ -240,7 +243,9 @@ class Fleet:
             except HatchwayError as e:
                 if key not in self._unreachable:
                     self._unreachable.add(key)
-                    log.warning("the container engine does not answer; it is tried again", scaler=scaler.name, error=str(e))
+                    log.warning(
+                        "the container engine does not answer; it is tried again", scaler=scaler.name, error=str(e)
+                    )
                 return None
         self._unreachable.discard(key)
         backend = self._backends[key]
@@ -275,9 +280,7 @@ class Fleet:
         )  # fmt: skip
 
     def _compute_activities(self, backend: Backend) -> ComputeActivities:
-        return ComputeActivities(
-            backend, self._slots, self._claims, self._outcomes, self._config, self._installation
-        )
+        return ComputeActivities(backend, self._slots, self._claims, self._outcomes, self._config, self._installation)
 
     def _compute_worker(self, key: tuple[str, int], compute: ComputeActivities) -> Worker:
         queue, slots = key
@@ -348,11 +351,15 @@ def _stop_on_signals() -> asyncio.Event:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a worker from the command line. Returns the exit code: 1 when it cannot run, with one sentence that says why."""
+    """Run a worker from the command line. Returns the exit code; what keeps it from running is said on stderr."""
     parser = argparse.ArgumentParser(prog="worker.py", description="Serve Hatchway's task queues from this process.")
     parser.add_argument("--config", type=Path, help="stored as the cluster's configuration when it has none")
-    parser.add_argument("--host-id", default=os.environ.get("HATCHWAY_HOST_ID"), help="this machine's name; default: derived")
-    parser.add_argument("--state-dir", type=Path, default=default_state_dir(), help="where bare-metal agents are recorded")
+    parser.add_argument(
+        "--host-id", default=os.environ.get("HATCHWAY_HOST_ID"), help="this machine's name; default: derived"
+    )
+    parser.add_argument(
+        "--state-dir", type=Path, default=default_state_dir(), help="where bare-metal agents are recorded"
+    )
     parser.add_argument("--metrics-port", type=int, help="Prometheus metrics on 127.0.0.1")
     options = parser.parse_args(argv)
     configure_logging()

@@ -34,9 +34,7 @@ class AdoptionActivities:
     async def close(self, ask: CloseInput) -> CloseAnswer:
         """The first step of every teardown: from here on nobody can adopt, and the claims are gone."""
         with store_errors():
-            answer = await self._adoption.close(
-                ask.agent_id, ask.end_reason.value, only_unadopted=ask.only_unadopted
-            )
+            answer = await self._adoption.close(ask.agent_id, ask.end_reason.value, only_unadopted=ask.only_unadopted)
         return CloseAnswer(
             kind=CloseKind(answer.kind),
             facts=answer.row and teardown_facts(answer.row),

@@ -43,7 +43,7 @@ from hatchway.store.slots import Closing as RowClosing
 
 FIRST_HEARTBEAT_AFTER = 10.0
 HEARTBEAT_EVERY = 5.0
-"""Seconds. Each heartbeat that reaches the server is an action: a quick spawn needs none, a slow one shows its progress."""
+"""Seconds. Each heartbeat that reaches the server is an action: a quick spawn needs none, a slow one shows progress."""
 
 CLAIM_PREFIX_LENGTH = 12
 
@@ -141,7 +141,7 @@ class ComputeActivities:
 
     async def _spec(self, ask: SpawnInput, row: SpawnRow, handled: set[str]) -> SpawnSpec:
         """Everything that the backend needs. Adds every secret value to `handled` before anything can quote it."""
-        config = await self._config.version(row.config_version)
+        config = await self._config.of_row(row)
         scaler, label_set = label_set_of(config, row)
         labels = agent_labels(scaler, label_set, self._installation.platform, row.agent_id)
         image = image_for(ask, scaler, label_set)
@@ -167,9 +167,7 @@ class ComputeActivities:
             stop_grace=scaler.stop_grace,
         )
 
-    async def _auth(
-        self, ask: SpawnInput, image: str | None, scaler: Scaler, config: Config
-    ) -> RegistryAuth | None:
+    async def _auth(self, ask: SpawnInput, image: str | None, scaler: Scaler, config: Config) -> RegistryAuth | None:
         """Whose credentials pull the image: the job's own, else the scaler's, else nobody's."""
         if image is None:
             return None
@@ -180,9 +178,7 @@ class ComputeActivities:
             return job_auth
         return await scaler_registry_auth(scaler, host, resolver)
 
-    async def _env(
-        self, ask: SpawnInput, row: SpawnRow, spec: Blueprint, handled: set[str]
-    ) -> dict[str, str]:
+    async def _env(self, ask: SpawnInput, row: SpawnRow, spec: Blueprint, handled: set[str]) -> dict[str, str]:
         """The agent's whole environment. The claim is minted last, so that a refused secret costs none."""
         resolver = self._config.resolver(spec.config)
         container = ask.request.container
@@ -211,7 +207,7 @@ class ComputeActivities:
         with store_errors():
             minted = await self._claims.mint(
                 agent_id=row.agent_id,
-                scaler=row.scaler_name,
+                scaler=row.scaler,
                 labels=list(spec.labels),
                 claim_hash=hashlib.sha256(code.encode()).hexdigest(),
                 claim_prefix=code[:CLAIM_PREFIX_LENGTH],
@@ -231,7 +227,7 @@ class ComputeActivities:
 
     @activity.defn
     async def teardown(self, ask: TeardownInput) -> TornDown:
-        """Destroy the agent's compute, found by its agent id. Absent is gone. Answers the completion, if there is one."""
+        """Destroy the agent's compute, found by its agent id; absent is gone. Answers the completion, if any."""
         async with heartbeats():
             try:
                 gone = await self._backend.destroy(ask.agent_id, ask.facts, ask.reason)
@@ -241,7 +237,7 @@ class ComputeActivities:
             found = await self._outcomes.completion(ask.agent_id)
         return TornDown(
             teardown=TeardownState.ACCEPTED if isinstance(gone, Accepted) else TeardownState.CONFIRMED,
-            completion=Completion(result=JobResult(found.result), exit_code=found.exit_code) if found else None,
+            completion=Completion(result=JobResult(found[0]), exit_code=found[1]) if found else None,
         )
 
 
@@ -290,14 +286,14 @@ def spawn_failure(error: SpawnError, handled: set[str]) -> ApplicationError:
 
 def label_set_of(config: Config, row: SpawnRow) -> tuple[Scaler, LabelSet]:
     """The scaler and label set that the row was reserved for, from the configuration that it was reserved under."""
-    scaler = config.scaler(row.scaler_name)
+    scaler = config.scaler(row.scaler)
     for label_set in scaler.label_sets if scaler else ():
         if list(label_set.labels) == list(row.label_set):
             assert scaler is not None  # noqa: S101 - it has this label set
             return scaler, label_set
     raise PermanentSpawnError(
         SpawnCode.INVALID_SPEC,
-        f"configuration version {row.config_version} has no scaler {row.scaler_name} with this label set",
+        f"configuration version {row.config_version} has no scaler {row.scaler} with this label set",
     )
 
 

@@ -100,7 +100,7 @@ class SlotActivities:
             await self._wake(answer.wake)
             if isinstance(answer, Held):
                 await self._finish_older_teardowns(answer.row)
-                config = await self._config.version(answer.row.config_version)
+                config = await self._config.of_row(answer.row)
                 return ReserveAnswer(kind=ReserveKind.HELD, slot=self._slot(ask.request, answer.row, config))
         match answer:
             case Waiting():
@@ -167,7 +167,7 @@ class SlotActivities:
         )
 
     def _slot(self, request: ProvisionRequest, row: SpawnRow, config: Config) -> Slot:
-        scaler = config.scaler(row.scaler_name)
+        scaler = config.scaler(row.scaler)
         assert scaler is not None  # noqa: S101 - the row was written from this very version
         label_set = next(s for s in scaler.label_sets if list(s.labels) == list(row.label_set))
         lifetime = scaler.max_lifetime_seconds
@@ -182,7 +182,7 @@ class SlotActivities:
             host_id=row.host_id,
             adopted_by=row.adopted_by,
             registration_id=row.registration_id,
-            closing_for=EndReason(row.end_reason) if row.state == "closing" and row.end_reason else None,
+            closing_for=EndReason(row.end_reason) if row.closing and row.end_reason else None,
         )
 
     # ── an older row of the same job ────────────────────────────────────────────────────────────────────────────
@@ -194,9 +194,7 @@ class SlotActivities:
         """
         if other.adopted or not await self._gone(other.workflow_id, other.first_run_id):
             return False
-        closed = await self._adoption.close(
-            other.agent_id, EndReason.ADOPTION_TIMEOUT.value, only_unadopted=True
-        )
+        closed = await self._adoption.close(other.agent_id, EndReason.ADOPTION_TIMEOUT.value, only_unadopted=True)
         if closed.kind == "adopted":
             return False
         if closed.row:
@@ -209,8 +207,12 @@ class SlotActivities:
         """An older agent of this job may be closing with nobody at it: its machine is still paid for."""
         if row.bound_job_id is None:
             return
-        for older in await self._slots.closing_for_job(row.bound_job_id):
-            if older.agent_id != row.agent_id and await self._gone(older.workflow_id, older.workflow_first_run_id):
+        for older in await self._slots.by_job(row.bound_job_id):
+            if (
+                older.closing
+                and older.agent_id != row.agent_id
+                and await self._gone(older.workflow_id, older.workflow_first_run_id)
+            ):
                 await self._tear_down(older, EndReason(older.end_reason or EndReason.ADOPTION_TIMEOUT.value))
 
     async def _tear_down(self, row: SpawnRow, end: EndReason) -> None:
@@ -238,31 +240,14 @@ class SlotActivities:
 
     @activity.defn
     async def release(self, ask: ReleaseInput) -> Done:
-        """Free the slot, write the outcome, leave the line, and tell whoever was handed the room."""
+        """Free the slot, leave the line, and tell whoever was handed the room.
+
+        Writes the outcome too, unless it was decided before; a completion that the agent has recorded stands above it.
+        """
         with store_errors():
             released = await self._slots.release(ask.agent_id, ask.end_reason.value, ask.result and ask.result.value)
             await self._wake(released.wake)
         return Done()
-
-    @activity.defn
-    async def release_decided(self, ask: ReleaseInput) -> Done:
-        """Free the slot of a provision that has decided its outcome already, or left without one."""
-        with store_errors():
-            decided = await self._outcomes.get(ask.agent_id)
-            if decided and decided.decided_at:
-                return await self.release(
-                    ReleaseInput(
-                        agent_id=ask.agent_id,
-                        end_reason=EndReason(decided.end_reason) if decided.end_reason else ask.end_reason,
-                        result=JobResult(decided.result) if decided.result else None,
-                    )
-                )
-            completion = await self._completion(ask.agent_id)
-        if completion:
-            return await self.release(
-                ReleaseInput(agent_id=ask.agent_id, end_reason=EndReason.COMPLETED, result=completion.result)
-            )
-        return await self.release(ask)
 
     @activity.defn
     async def record_outcome(self, ask: ReleaseInput) -> Done:
@@ -279,7 +264,7 @@ class SlotActivities:
 
     async def _completion(self, agent_id: str) -> Completion | None:
         found = await self._outcomes.completion(agent_id)
-        return Completion(result=JobResult(found.result), exit_code=found.exit_code) if found else None
+        return Completion(result=JobResult(found[0]), exit_code=found[1]) if found else None
 
     @activity.defn
     async def request_drain(self, ask: AgentInput) -> Done:
@@ -289,7 +274,7 @@ class SlotActivities:
         return Done()
 
     async def _wake(self, grants: Iterable[Wake]) -> None:
-        """Signal those who were handed a slot. A workflow that is gone gives its grant back, to the next in the line."""
+        """Signal those who were handed a slot. A workflow that is gone gives its grant back to the line."""
         pending = list(grants)
         while pending:
             grant = pending.pop(0)

@@ -87,7 +87,7 @@ async def connect(**overrides: Any) -> Client:
         return await Client.connect(**config, plugins=[plugin()])
     except RuntimeError as e:
         raise TemporalUnreachable(
-            f"Temporal does not answer at {config['target_host']}: set TEMPORAL_ADDRESS, or start a server ({_short(e)})"
+            f"Temporal does not answer at {config['target_host']}; start it, or set TEMPORAL_ADDRESS ({_short(e)})"
         ) from None
 
 
@@ -122,7 +122,7 @@ class HatchwayClient:
         """Wait until an agent is adopted. Raises ProvisionFailed when the provision ends first."""
         handle = self._handle(started)
         try:
-            return await handle.execute_update("wait_adopted", WaitRequest(), result_type=AdoptedSpec)
+            spec: AdoptedSpec = await handle.execute_update("wait_adopted", WaitRequest(), result_type=AdoptedSpec)
         except WorkflowUpdateFailedError as e:
             raise _failed(e.cause or e) from None
         except RPCError as e:
@@ -133,20 +133,25 @@ class HatchwayClient:
                 f"the provision is over already: {outcome.end_reason.value}, its job {outcome.result.value}",
                 ErrorType.JOB_SERVED,
             ) from None
+        return spec
 
     async def outcome(self, started: Started) -> ProvisionOutcome:
         """Wait for the end, and answer it. Raises ProvisionFailed for every end but a served job."""
         try:
-            return await self.temporal.get_workflow_handle(
+            outcome: ProvisionOutcome = await self.temporal.get_workflow_handle(
                 started.workflow_id, run_id=started.run_id, result_type=ProvisionOutcome
             ).result()
         except WorkflowFailureError as e:
             raise _failed(e.cause) from None
+        return outcome
 
     async def status(self, workflow_id: str) -> ProvisionStatus:
         """What it is doing, since when, for whom it waits."""
         handle = self.temporal.get_workflow_handle(workflow_id)
-        return await handle.query("status", StatusRequest(), result_type=ProvisionStatus, rpc_timeout=RPC_LIMIT)
+        status: ProvisionStatus = await handle.query(
+            "status", StatusRequest(), result_type=ProvisionStatus, rpc_timeout=RPC_LIMIT
+        )
+        return status
 
     async def release(
         self,
@@ -215,7 +220,8 @@ def _agent_id(description: Any) -> str:
     A reset keeps the id of the run that it was reset from; so does the agent.
     """
     info = description.workflow_execution_info
-    return "scaler-" + (info.first_run_id or info.execution.run_id).replace("-", "")
+    first: str = info.first_run_id or info.execution.run_id
+    return "scaler-" + first.replace("-", "")
 
 
 def _failed(cause: BaseException | None) -> ProvisionFailed:

@@ -69,6 +69,11 @@ def decide(facts: Facts) -> EndReason:
     raise ValueError("no fact has ended this provision")
 
 
+RELEASES = frozenset({
+    EndReason.COMPLETED, EndReason.IDLE, EndReason.DRAINED, EndReason.RELEASED, EndReason.OPERATOR,
+})  # fmt: skip
+"""The reasons that a `release` may carry; every other end has a fact of its own."""
+
 SERVED = frozenset({
     EndReason.COMPLETED, EndReason.IDLE, EndReason.DRAINED, EndReason.RELEASED, EndReason.OPERATOR,
 })  # fmt: skip

@@ -32,6 +32,22 @@ def validated(model: type[M], payload: Any) -> M:
     return parse(model, payload)
 
 
+def addressed(model: type[M], payload: Any, agent_id: str) -> M | None:
+    """A signal's payload if it is well-formed and meant for this agent, else None with a warning.
+
+    Workflow ids are per job, agents are not: a late signal for an earlier agent of the same job must do nothing.
+    """
+    try:
+        message = model.model_validate(payload)
+    except ValidationError as e:
+        workflow.logger.warning("a %s signal was ignored: %d malformed fields", model.__name__, e.error_count())
+        return None
+    if getattr(message, "agent_id", None) != agent_id:
+        workflow.logger.warning("a %s signal was ignored: it is for another agent", model.__name__)
+        return None
+    return message
+
+
 def sentences(error: ValidationError) -> str:
     """One sentence for each wrong field: where it is and what it should be."""
     return "; ".join(

@@ -40,9 +40,7 @@ LATER_ROUND = timedelta(hours=1)
 TEARDOWN_RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=5))
 
 
-async def store(
-    method: Callable[[X, A], Awaitable[T]], arg: A, *, summary: str, limit: timedelta | None = None
-) -> T:
+async def store(method: Callable[[X, A], Awaitable[T]], arg: A, *, summary: str, limit: timedelta | None = None) -> T:
     """One short step: inside the workflow task first, and through the task queue if that did not get through.
 
     The first try costs no task round trip, which halves the history of a provision. The second waits for as long as the

@@ -7,10 +7,11 @@ import time
 from collections.abc import Mapping
 
 from hatchway.config.schema import Config
-from hatchway.config.versions import from_stored
+from hatchway.config.versions import capacities, from_stored, to_stored
 from hatchway.errors import ConfigError
 from hatchway.secrets.resolver import SecretResolver
-from hatchway.store.config_versions import ConfigVersions
+from hatchway.store.config_versions import Applied, Capacity, ConfigVersions
+from hatchway.store.rows import SpawnRow
 
 FRESH_FOR_SECONDS = 1.0
 """A new version is in force everywhere within 2 s of its apply: this, and the time that a call takes."""
@@ -48,6 +49,28 @@ class CurrentConfig:
             self._known[number] = from_stored(found.content)
         return self._known[number]
 
+    async def of_row(self, row: SpawnRow) -> Config:
+        """The content that this agent's slot was reserved under."""
+        if row.config_version is None:
+            raise ConfigError(f"agent {row.agent_id} was not reserved by this release: its row names no configuration")
+        return await self.version(row.config_version)
+
     def resolver(self, config: Config) -> SecretResolver:
         """A resolver of the secret references that this configuration allows."""
         return SecretResolver(config.secrets, self._environ)
+
+
+async def apply(
+    versions: ConfigVersions, config: Config, *, source: str, by: str, note: str | None, expected_version: int | None
+) -> Applied:
+    """Make this the cluster's configuration and its caps the caps. Raises ConfigVersionConflict."""
+    return await versions.apply(
+        to_stored(config).content,
+        source=source,
+        by=by,
+        note=note,
+        expected_version=expected_version,
+        capacities=[
+            Capacity(scope=cap.scope, scaler=cap.scaler_name, max_agents=cap.max_agents) for cap in capacities(config)
+        ],
+    )

@@ -12,6 +12,7 @@ from datetime import datetime
 
 from pydantic import Field
 
+from hatchway.config.schema import Scaler
 from hatchway.errors import AuthError, InvalidReference
 from hatchway.model import ContainerAuth, ContainerSpec, Payload
 from hatchway.registry.reference import ImageReference, parse_reference, parse_registry_host, same_registry
@@ -173,3 +174,21 @@ def _image_of(text: str) -> ImageReference:
         return parse_reference(text)
     except InvalidReference as e:
         raise AuthError(f"container.image: {e}") from None
+
+
+async def scaler_registry_auth(scaler: Scaler, host: str, resolver: SecretResolver) -> RegistryAuth | None:
+    """The scaler's own credentials for this registry, or None when it has none. Asked when the job brought none.
+
+    Raises SecretError or SecretNotAllowed for a reference that cannot be had.
+    """
+    for index, own in enumerate(scaler.registry_auth):
+        if _host_of(own.registry) == host:
+            declared = ContainerAuth(
+                registry=own.registry,
+                username=own.username,
+                usernameSecret=own.username_secret,
+                tokenSecret=own.token_secret,
+            )
+            field = f"scaler {scaler.name}: registryAuth.{index}"
+            return await resolve_credentials(declared, host, resolver, field=field, source="scaler")
+    return None

@@ -1,0 +1,72 @@
+"""What a provision has learnt so far. Signals and updates write here and do nothing else; the path reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from temporalio import workflow
+
+from activities.models import Completion
+from hatchway.model import ComputeExit, EndReason, JobResult, ReleaseRequest
+from hatchway.transitions import Facts
+
+
+@dataclass
+class Evidence:
+    adopted_by: str | None = None
+    completed: bool = False
+    """A completion was signalled. What came of the job lies in the store, and is read when the compute is gone."""
+    completion: Completion | None = None
+    exit: ComputeExit | None = None
+    condemned: EndReason | None = None
+    release: ReleaseRequest | None = None
+    stage_end: EndReason | None = None
+    """What the current stage ended with by itself: a deadline, a failed spawn, refused credentials."""
+    stage_error: str | None = None
+    forgotten: bool = False
+
+    def facts(self) -> Facts:
+        return Facts(
+            adopted=bool(self.adopted_by),
+            completed=self.completed,
+            completion=self.completion.result if self.completion else None,
+            cancelled=cancelled(),
+            exited=self.exit is not None,
+            condemned=self.condemned,
+            released=self.release.reason if self.release else None,
+            stage_end=self.stage_end,
+        )
+
+    def ends_it(self, *, bound_to_job: bool) -> bool:
+        """A fact that ends the provision now is known. A release of a busy agent is none, unless it says `now`."""
+        busy = bool(self.adopted_by) and bound_to_job and not self.completed
+        return bool(
+            (self.completed and self.adopted_by)
+            or cancelled()
+            or self.exit
+            or self.condemned
+            or (self.release and (self.release.now or not busy))
+        )
+
+    def stage_ended(self, end: EndReason, error: str | None = None) -> None:
+        self.stage_end, self.stage_error = end, error
+
+    def record_release(self, release: ReleaseRequest) -> None:
+        """The first one counts; a later one only if it is more urgent."""
+        if release.reason is EndReason.COMPLETED:
+            self.completed = True
+        elif self.release is None or (release.now and not self.release.now):
+            self.release = release
+
+    def record_completion(self, completion: Completion | None) -> None:
+        if completion:
+            self.completed, self.completion = True, completion
+
+    @property
+    def result(self) -> JobResult:
+        return self.completion.result if self.completion else JobResult.UNKNOWN
+
+
+def cancelled() -> bool:
+    """The server was asked to cancel this workflow."""
+    return workflow.cancellation_reason() is not None

@@ -1,0 +1,36 @@
+"""Where a provision stands and how long it stood where. The only way from one state to the next."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from temporalio import workflow
+
+from hatchway.model import ProvisionState, StageEntry, StageTimes
+from hatchway.transitions import TRANSITIONS
+
+
+class Stages:
+    def __init__(self) -> None:
+        self.entries = [StageEntry(state=ProvisionState.RESERVING, since=workflow.now())]
+
+    @property
+    def state(self) -> ProvisionState:
+        return self.entries[-1].state
+
+    @property
+    def since(self) -> datetime:
+        return self.entries[-1].since
+
+    def enter(self, state: ProvisionState) -> None:
+        """Raises RuntimeError for a step that the diagram does not have: a bug, which must wedge and not go on."""
+        if state not in TRANSITIONS[self.state]:
+            raise RuntimeError(f"a provision does not go from {self.state.value} to {state.value}")
+        self.entries.append(StageEntry(state=state, since=workflow.now()))
+
+    def times(self) -> StageTimes:
+        """Seconds in each stage; one that was entered twice counts both times."""
+        seconds = dict.fromkeys(StageTimes.model_fields, 0.0)
+        for entry, following in zip(self.entries, self.entries[1:], strict=False):
+            seconds[entry.state.value.replace("-", "_")] += (following.since - entry.since).total_seconds()
+        return StageTimes(**seconds)
