@@ -113,10 +113,18 @@ def _examine(data: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
         for index, entry in enumerate(raw if isinstance(raw, list) else [])
         if (scaler := _readable(Scaler, entry)) is not None
     ]
+    # A reference to a context that is there and cannot be read is not one to an unknown context.
+    known = secrets if secrets is not None and _contexts(data) <= secrets.contexts.keys() else None
     for index, scaler in readable:
-        for path, message in check_scaler(scaler, secrets):
+        for path, message in check_scaler(scaler, known):
             yield ("scalers", index, *path), message
     yield from check_together(readable)
+
+
+def _contexts(data: dict[str, Any]) -> set[str]:
+    secrets = data.get("secrets")
+    contexts = secrets.get("contexts") if isinstance(secrets, dict) else None
+    return set(contexts) if isinstance(contexts, dict) else set()
 
 
 def _not_built(data: dict[str, Any]) -> Iterator[tuple[Path_, tuple[Path_, str]]]:

@@ -150,7 +150,7 @@ def _refuse_the_usual_mistakes(text: str) -> None:
 
 def _split_registry(named: str) -> tuple[str, str]:
     first, slash, rest = named.partition("/")
-    looks_like_host = "." in first or ":" in first or first == "localhost" or first != first.lower()
+    looks_like_host = "." in first or ":" in first or "[" in first or first == "localhost" or first != first.lower()
     if first.startswith("[") and not slash:
         raise InvalidReference("the repository name after the registry is missing")
     if slash and looks_like_host:
