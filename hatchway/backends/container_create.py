@@ -19,6 +19,8 @@ from hatchway.errors import PermanentSpawnError, SpawnCode
 
 AGENT_ID = "kici-agent-id"
 INSTALLATION = "hatchway.installation"
+IMAGE = "hatchway.image"
+"""The name that was asked for: the container itself is made from an id, which tells a person nothing."""
 STOP_GRACE = "hatchway.stop-grace-seconds"
 SECRET_ENV = "hatchway.secret-env"  # noqa: S105 - names of variables, no value
 CLAIM_CODE = "KICI_SCALER_CLAIM_CODE"
@@ -61,6 +63,7 @@ def container_labels(spec: SpawnSpec) -> dict[str, str]:
         AGENT_ID: spec.agent_id,
         "kici-labels": ",".join(spec.labels),
         INSTALLATION: spec.installation_id,
+        IMAGE: spec.image or "",
         STOP_GRACE: f"{spec.stop_grace.total_seconds():g}",
         SECRET_ENV: ",".join(sorted(_secret_names(spec))),
     }

@@ -19,11 +19,11 @@ _QUOTED = 400
 """Characters of an engine's own words that are passed on: enough for its longest sentence, not for a page of HTML."""
 
 
-class EngineUnreachable(HatchwayError):  # noqa: N818 - named, like the rest, for what it says
+class EngineUnreachable(HatchwayError):
     """The container engine did not answer in time, or not at all. What was asked of it may still happen."""
 
 
-class EngineRefused(HatchwayError):  # noqa: N818
+class EngineRefused(HatchwayError):
     """The container engine answered with an error. `status` is its HTTP status, 0 for one inside a stream."""
 
     def __init__(self, doing: str, status: int, text: str) -> None:

@@ -1,0 +1,124 @@
+"""A container backend of its own for every test, and nothing of it left afterwards."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import docker
+import pytest
+from docker.errors import NotFound
+
+from hatchway.backends.base import SpawnSpec
+from hatchway.backends.container import ContainerBackend
+from hatchway.backends.container_private import LABEL, PREFIX
+from hatchway.config.schema import LabelSet, Scaler, ScalerType
+from hatchway.dev.registry import EmbeddedRegistry
+from hatchway.registry.auth import RegistryAuth
+from tests.docker.backends.rig import HOST_ID, MakeBackend, MakeSpec, containers_of
+from tests.support.proxy import FaultProxy
+
+
+@pytest.fixture
+def installation() -> str:
+    return f"test-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def spec(installation: str) -> MakeSpec:
+    def make(image: str | None, **fields: Any) -> SpawnSpec:
+        label_fields = {k: fields.pop(k) for k in list(fields) if k in LabelSet.model_fields and k != "env"}
+        scaler_fields = {k: fields.pop(k) for k in list(fields) if k in Scaler.model_fields}
+        label_set = LabelSet(labels=["linux"], image=image, **label_fields)
+        scaler = Scaler(
+            name="docker",
+            type=ScalerType.CONTAINER,
+            max_agents=10,
+            label_sets=[label_set],
+            **{"network_isolation": False, **scaler_fields},
+        )
+        settings: dict[str, Any] = {
+            "agent_id": f"scaler-{uuid.uuid4().hex}",
+            "installation_id": installation,
+            "env": {"KICI_SCALER_MANAGED": "1"},
+            "stop_grace": timedelta(seconds=5),
+        }
+        return SpawnSpec(
+            scaler=scaler, label_set=label_set, labels=("linux", "kici:os:linux"), image=image, **settings | fields
+        )
+
+    return make
+
+
+@pytest.fixture
+async def make_backend(installation: str) -> AsyncIterator[MakeBackend]:
+    made: list[ContainerBackend] = []
+
+    def make(base_url: str | None = None, **settings: Any) -> ContainerBackend:
+        made.append(ContainerBackend(HOST_ID, base_url, installation, **settings))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        await backend.close()
+
+
+@pytest.fixture
+def backend(make_backend: MakeBackend) -> ContainerBackend:
+    return make_backend()
+
+
+@pytest.fixture
+def proxied(engine_proxy: FaultProxy, make_backend: MakeBackend) -> ContainerBackend:
+    """A backend whose way to the engine can be cut; each of its calls may take 3 s."""
+    return make_backend(f"tcp://{engine_proxy.address}", call_timeout=timedelta(seconds=3))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(docker_client: docker.DockerClient, installation: str) -> Iterator[None]:
+    """Remove what a test made, also when it failed."""
+    yield
+    for container in containers_of(docker_client, installation):
+        try:
+            docker_client.api.remove_container(container["Id"], v=True, force=True)
+        except NotFound:
+            continue
+
+
+@pytest.fixture
+def ours(docker_client: docker.DockerClient, installation: str) -> Callable[[], list[dict[str, Any]]]:
+    """What this test's installation has on the engine, in any state."""
+    return lambda: containers_of(docker_client, installation)
+
+
+@pytest.fixture
+def login(registry: EmbeddedRegistry) -> RegistryAuth:
+    """The registry's own user, as a job would bring it."""
+    return RegistryAuth(registry.host, registry.login.username, registry.login.password)
+
+
+@pytest.fixture
+def clean_images(docker_client: docker.DockerClient, registry: EmbeddedRegistry) -> Iterator[None]:
+    """The engine holds nothing of the run's registry, and no repository of it counts as private."""
+    forget(docker_client, registry.host)
+    yield
+    forget(docker_client, registry.host)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_marks_stay(docker_client: docker.DockerClient, registry_server: EmbeddedRegistry) -> Iterator[None]:
+    yield
+    forget(docker_client, registry_server.host)
+
+
+def forget(client: docker.DockerClient, host: str) -> None:
+    """Remove the images of `host` with all their marks."""
+    for volume in client.volumes.list(filters={"label": LABEL}):
+        if volume.attrs["Labels"][LABEL].startswith(f"{host}/"):
+            volume.remove()
+    for image in client.api.images():
+        names = [*(image.get("RepoTags") or []), *(image.get("RepoDigests") or [])]
+        if any(name.startswith((f"{host}/", f"{PREFIX}/")) for name in names):
+            client.api.remove_image(image["Id"], force=True)
