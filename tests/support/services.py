@@ -62,6 +62,10 @@ def _debootstrap() -> str | None:
     return None if shutil.which("debootstrap") else "no debootstrap on PATH (Debian: debootstrap)"
 
 
+def _root() -> str | None:
+    return None if os.geteuid() == 0 else "not root: only root can run an agent as another user"
+
+
 PROBES: Mapping[str, Callable[[], str | None]] = {
     name: functools.cache(probe)
     for name, probe in {
@@ -70,6 +74,7 @@ PROBES: Mapping[str, Callable[[], str | None]] = {
         "postgres15": _postgres15,
         "compose": _compose,
         "debootstrap": _debootstrap,
+        "root": _root,
     }.items()
 }
 """Each answers None when the service is there, else one clause that says what is missing. Asked once a run."""
