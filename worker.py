@@ -96,14 +96,16 @@ class WorkerSettings:
     metrics_port: int | None = None
 
 
-async def run(settings: WorkerSettings, stop: asyncio.Event | None = None) -> None:
-    """Serve until SIGTERM, SIGINT or `stop`. Raises HatchwayError for what keeps this worker from starting."""
+async def run(settings: WorkerSettings, stop: asyncio.Event | None = None, temporal: Client | None = None) -> None:
+    """Serve until SIGTERM, SIGINT or `stop`. Raises HatchwayError for what keeps this worker from starting.
+
+    `temporal` defaults to a client from Temporal's own environment and profiles.
+    """
     stop = stop or _stop_on_signals()
-    runtime = _runtime(settings.metrics_port)
     async with AsyncExitStack() as stack:
         db = await stack.enter_async_context(Database.open(settings.database_url, max_size=20))
         await check_revision(db)
-        temporal = await connect(runtime=runtime) if runtime else await connect()
+        temporal = temporal or await _connect(settings.metrics_port)
         await probe_search_attributes(temporal)
         config = CurrentConfig(ConfigVersions(db))
         if settings.config:
@@ -271,8 +273,8 @@ class Fleet:
             task_queue=CONTROL,
             workflows=workflows.ALL,
             activities=[
-                slots.reserve, slots.release, slots.release_decided, slots.record_outcome, slots.completion,
-                slots.request_drain, adoption.adopt, adoption.close, auth.resolve_container_auth,
+                slots.reserve, slots.release, slots.record_outcome, slots.completion, slots.request_drain,
+                adoption.adopt, adoption.close, auth.resolve_container_auth,
             ],
             identity=self._instance_id,
             sticky_queue_schedule_to_start_timeout=STICKY_LIMIT,
@@ -336,10 +338,12 @@ class Fleet:
             log.warning("an agent ended whose workflow is gone", agent_id=exited.agent_id)
 
 
-def _runtime(metrics_port: int | None) -> Runtime | None:
+async def _connect(metrics_port: int | None) -> Client:
+    """A client whose runtime serves Prometheus metrics, where a port was given."""
     if metrics_port is None:
-        return None
-    return Runtime(telemetry=TelemetryConfig(metrics=PrometheusConfig(bind_address=f"127.0.0.1:{metrics_port}")))
+        return await connect()
+    metrics = PrometheusConfig(bind_address=f"127.0.0.1:{metrics_port}")
+    return await connect(runtime=Runtime(telemetry=TelemetryConfig(metrics=metrics)))
 
 
 def _stop_on_signals() -> asyncio.Event:

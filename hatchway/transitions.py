@@ -81,7 +81,7 @@ SERVED = frozenset({
 
 
 def failure_type(end: EndReason, adopted: bool) -> ErrorType:
-    """The type of the ApplicationError that a provision fails with, for every end that is not Completed or Cancelled."""
+    """The type of the ApplicationError for an end that is neither Completed nor Cancelled."""
     match end:
         case EndReason.SPAWN_FAILED:
             return ErrorType.SPAWN_FAILED

@@ -14,7 +14,7 @@ NEXT_STEP = {
     ProvisionState.RESERVING: "Nothing. If it stays here, Postgres does not answer: see the pending activity.",
     ProvisionState.QUEUED: "Wait, raise the cap that is named here, or `hatchway cancel` it.",
     ProvisionState.RESOLVING: "Nothing. If it stays here, the secret's provider does not answer.",
-    ProvisionState.SPAWNING: "See the pending spawn activity: its heartbeat says how far it is. `hatchway cancel` ends it.",
+    ProvisionState.SPAWNING: "See the pending spawn activity and its heartbeat. `hatchway cancel` ends it.",
     ProvisionState.AWAITING_ADOPTION: "Read the agent's own output: `hatchway logs AGENT`. Can it reach the gateway?",
     ProvisionState.ACTIVE: "Nothing. `hatchway release AGENT` lets the job finish first; `--now` does not.",
     ProvisionState.TEARING_DOWN: (

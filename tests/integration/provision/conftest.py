@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.support.stack import Stack, label_set, laptop, running_stack
+from tests.support.temporal_fixtures import TemporalServer
+
+
+@pytest.fixture(scope="module")
+async def stack(temporal: TemporalServer, module_database_url: str) -> AsyncIterator[Stack]:
+    """Worker and gateway, with one scaler: `linux` agents run a short job, `serve` agents wait to be drained."""
+    config = laptop(
+        maxAgents=8,
+        labelSets=[
+            label_set("linux", "/bin/sh", "-c", "echo working; sleep 0.2"),
+            label_set("fails", "/bin/sh", "-c", "exit 3"),
+            label_set("serve"),
+        ],
+    )
+    async with running_stack(temporal.address, module_database_url, config) as running:
+        yield running
