@@ -35,6 +35,7 @@ import os
 import random
 import secrets
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -135,10 +136,12 @@ class Gateway:
         if token:
             headers["Authorization"] = f"Bearer {token}"
         # A socket timeout bounds each read, not the answer: a server that drips bytes would hold the call for ever.
-        watchdog = threading.Timer(CALL_S, _cut, [connection])
+        watchdog = threading.Timer(CALL_S, lambda: _cut(sock))
         watchdog.daemon = True
         try:
             connection.connect()
+            # Kept by itself: http.client forgets its socket as soon as an answer says that it is the last one.
+            sock = connection.sock
             watchdog.start()
             connection.request("POST", self._path + path, json.dumps(body).encode(), headers)
             response = connection.getresponse()
@@ -164,12 +167,11 @@ class Gateway:
         return status, answer
 
 
-def _cut(connection: http.client.HTTPConnection) -> None:
-    sock = connection.sock
-    if sock is not None:
-        # The call may have ended, and closed its socket, between the timer and this line.
-        with contextlib.suppress(OSError):
-            sock.shutdown(2)
+def _cut(sock: socket.socket) -> None:
+    # The call may have ended, and closed its socket, between the timer and this line. The plain socket's shutdown, for
+    # that of a TLS socket would hand the reader undeciphered bytes.
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def _seconds(value: object, highest: float = 60.0) -> float:

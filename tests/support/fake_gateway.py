@@ -42,7 +42,7 @@ def error(status: int, name: str, **headers: str) -> Answer:
 class FakeGateway:
     """Answers like a gateway with one agent, except where `script` holds something else for a path's next calls.
 
-    Everything a test waits for goes through `wait_until`, which wakes on each call.
+    What a test waits for goes through `wait_until`, which looks again on each call, and in between.
     """
 
     def __init__(self, heartbeat_s: float = 0.05, job_id: str | None = "job-1") -> None:
@@ -79,8 +79,11 @@ class FakeGateway:
         return [c for c in self.calls if c.path == path]
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+        deadline = time.monotonic() + timeout_s
         with self._changed:
-            assert self._changed.wait_for(condition, timeout_s), f"it never came to that; calls: {self.paths()}"
+            while not condition():
+                assert time.monotonic() < deadline, f"it never came to that; calls: {self.paths()}"
+                self._changed.wait(0.05)
 
     def stop(self) -> None:
         """Close the listening socket: from here on connections are refused. May be called twice."""

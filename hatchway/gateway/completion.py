@@ -1,0 +1,80 @@
+"""A completion is committed first and signalled second: the fact is safe before anybody acts on it.
+
+A signal that is lost after the commit is made up for by the next call: the agent repeats `complete` until it hears an
+answer, and every repeat finds the committed result and signals again.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from hatchway.gateway.errors import superseded, unauthorized
+from hatchway.gateway.patience import Patience
+from hatchway.gateway.provisions import ProvisionGone, Provisions
+from hatchway.model import (
+    CompletedRequest,
+    ComputeRef,
+    EndReason,
+    JobResult,
+    ScaleDownReason,
+    TeardownFacts,
+    TeardownRequest,
+)
+from hatchway.store.outcomes import Completed, CompletionRefused, Outcomes
+from hatchway.store.rows import SpawnRow
+
+log = structlog.get_logger(__name__)
+
+
+class Completions:
+    def __init__(self, outcomes: Outcomes, provisions: Provisions, patience: Patience) -> None:
+        self._outcomes = outcomes
+        self._provisions = provisions
+        self._patience = patience
+
+    async def complete(self, agent_id: str, registration_id: str, result: str, exit_code: int | None) -> JobResult:
+        """Commit, then tell the provision. Returns the result on record. Raises 401 or 410 for an agent to stop.
+
+        Raises TemporalUnreachable with the result committed: the caller repeats, which costs nothing.
+        """
+        answer = await self._patience(self._outcomes.complete(agent_id, registration_id, result, exit_code))
+        if answer is CompletionRefused.GONE:
+            raise unauthorized()
+        if not isinstance(answer, Completed):
+            raise superseded()
+        log.info("agent_completed", agent_id=agent_id, result=answer.result, exit_code=answer.exit_code)
+        recorded = JobResult(answer.result)
+        # Closing already: whoever closed it asks for recorded completions before it decides the outcome.
+        if not answer.closing:
+            await self._tell(answer, recorded)
+        return recorded
+
+    async def _tell(self, completed: Completed, result: JobResult) -> None:
+        agent_id = completed.agent_id
+        signal = CompletedRequest(agent_id=agent_id, result=result, exit_code=completed.exit_code)
+        try:
+            if completed.workflow_id is None or completed.first_run_id is None:
+                raise ProvisionGone("its row names no workflow")
+            await self._provisions.completed(completed.workflow_id, completed.first_run_id, signal)
+        except ProvisionGone as e:
+            log.warning("agent_completed_without_provision", agent_id=agent_id, reason=str(e))
+            await self._provisions.tear_down(
+                TeardownRequest(
+                    agent_id=agent_id,
+                    facts=teardown_facts(completed.row),
+                    reason=ScaleDownReason.JOB_COMPLETE,
+                    end_reason=EndReason.COMPLETED,
+                )
+            )
+
+
+def teardown_facts(row: SpawnRow) -> TeardownFacts:
+    """What a teardown may rely on, from the agent's row."""
+    compute = None if row.compute is None else ComputeRef.model_validate(row.compute)
+    return TeardownFacts(
+        backend_type=row.backend_type or "",
+        host_id=row.host_id or "",
+        provisioning_targets=row.provisioning_targets,
+        endpoint=None if compute is None else compute.endpoint,
+        compute=compute,
+    )
