@@ -270,8 +270,8 @@ class EmbeddedPostgres:
         if not self._log_file.exists():
             self._write_private(self._log_file, "")
         end = time.monotonic() + START_TIMEOUT_S
+        self._port = self._port or _free_port()  # a restart keeps its address, as long as nobody took it
         while True:
-            self._port = _free_port()
             began = self._log_file.stat().st_size
             process = self._spawn()
             if self._ready(process, end):
@@ -285,6 +285,7 @@ class EmbeddedPostgres:
                     f"Postgres did not start in {self._dir}: {said[-2000:] or 'it said nothing'}"
                 )
             time.sleep(0.1)
+            self._port = _free_port()
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         settings = {"listen_addresses": "127.0.0.1", "port": str(self._port), "unix_socket_directories": ""}

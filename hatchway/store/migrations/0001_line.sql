@@ -144,17 +144,23 @@ begin
   return coalesce(left_lines, '{}');
 end $$;
 
--- Of the scalers that share a capped scope with one of p: those with a line, that accept, and have an agent's room.
-create function hatchway_reach(p text[]) returns text[] language sql stable as $$
+-- The scalers that share a capped scope with one of p, p included: what happens in one of them can matter to another.
+create function hatchway_neighbours(p text[]) returns text[] language sql stable as $$
   select coalesce(array_agg(s.scaler_name), '{}')
     from scaler_capacity s
    where s.scaler_name is not null
-     and s.accepting
      and (s.scaler_name = any (p)
           or s.pool in (select x.pool from scaler_capacity x where x.scaler_name = any (p))
           or exists (select from scaler_capacity g
                       where g.scope = 'global'
-                        and (g.max_agents, g.max_mcpu, g.max_mem_bytes) is distinct from (null, null, null)))
+                        and (g.max_agents, g.max_mcpu, g.max_mem_bytes) is distinct from (null, null, null))) $$;
+
+-- Of those: the ones with a line, that accept, and have an agent's room.
+create function hatchway_reach(p text[]) returns text[] language sql stable as $$
+  select coalesce(array_agg(s.scaler_name), '{}')
+    from scaler_capacity s
+   where s.scaler_name = any (hatchway_neighbours(p))
+     and s.accepting
      and not exists (select from scaler_capacity c
                       where c.scope in ('global', s.pool, s.scope) and c.agents >= c.max_agents)
      and not exists (select from scaler_failures f where f.scaler_name = s.scaler_name and f.backoff_until > now())
@@ -237,13 +243,17 @@ begin
   return coalesce(wake, '[]');
 end $$;
 
--- 1 = next. Counts at most 10,000 candidates ahead: it is computed under the admission lock, for people to read.
+-- 1 = next, among those who may be in its way. Counts at most 10,000 candidates ahead: it is computed under the
+-- admission lock, for people to read.
 create function hatchway_position(p_agent text) returns int language sql stable as $$
   select 1 + count(distinct ahead.agent_id)::int
     from (select w.agent_id
-            from (select distinct scaler_name, priority, seq from scaler_waiters where agent_id = p_agent) mine
+            from (select min(priority) priority, min(seq) seq, array_agg(scaler_name) scalers
+                    from scaler_waiters
+                   where agent_id = p_agent) mine
+           cross join unnest(hatchway_neighbours(mine.scalers)) line (scaler_name)
             join scaler_waiters w
-              on w.scaler_name = mine.scaler_name
+              on w.scaler_name = line.scaler_name
              and (w.priority, w.seq) < (mine.priority, mine.seq)
              and not w.parked
            limit 10000) ahead $$;

@@ -79,6 +79,10 @@ create function hatchway_enter(args jsonb, p_seq bigint, p_enqueued_at timestamp
          p_enqueued_at + make_interval(secs => (args->>'wait_timeout_s')::double precision)
     from jsonb_array_elements(args->'candidates') with ordinality x (c, i) $$;
 
+-- By the index: after a long line has gone, a scan would read its dead rows, at every reserve, until a vacuum.
+create function hatchway_nobody_waits() returns boolean language sql stable as $$
+  select (select agent_id from scaler_waiters where rank = 1 order by priority, seq limit 1) is null $$;
+
 -- args: agent_id, workflow_id, job_id, priority, wait, config_version, wait_timeout_s,
 --       spawn {run_id, workflow_first_run_id, owner_instance_id, reserved_for_s},
 --       candidates [{scaler, mcpu, mem_bytes, spawn {label_set, mandatory_labels, ...}}], best first
@@ -125,7 +129,7 @@ begin
 
   select * into w from scaler_waiters where agent_id = v_agent order by rank limit 1;
   waits := found;
-  if not waits and not exists (select from scaler_waiters) then       -- nobody waits: nobody to be fair to
+  if not waits and hatchway_nobody_waits() then         -- nobody to be fair to
     for c in select value from jsonb_array_elements(args->'candidates') loop
       continue when hatchway_bound(c->>'scaler', (c->>'mcpu')::bigint, (c->>'mem_bytes')::bigint) is not null;
       perform hatchway_take('reserved', v_agent, c->>'scaler', (c->>'mcpu')::bigint, (c->>'mem_bytes')::bigint,
