@@ -70,13 +70,10 @@ def _read_regular(path: str) -> bytes:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as e:
         raise NotServedError(_why_unreadable(e)) from None
-    try:
-        # Before Python wraps the descriptor: it refuses a directory with an error of its own, and leaves it open.
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise NotServedError("is not a regular file")
-    except NotServedError:
+    # Before Python wraps the descriptor: it refuses a directory with an error of its own, and leaves it open.
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise
+        raise NotServedError("is not a regular file")
     with os.fdopen(fd, "rb") as file:
         data = file.read(MAX_SECRET_BYTES + 1)
     if len(data) > MAX_SECRET_BYTES:
