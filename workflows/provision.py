@@ -31,7 +31,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import VersioningBehavior
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, WorkflowAlreadyStartedError
 from temporalio.workflow import ParentClosePolicy
 
@@ -93,7 +92,7 @@ with workflow.unsafe.imports_passed_through():
 S = ProvisionState
 
 
-@workflow.defn(name="ProvisionWorkflow", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
+@workflow.defn(name="ProvisionWorkflow")
 class ProvisionWorkflow:
     @workflow.init
     def __init__(self, request: Any = None) -> None:

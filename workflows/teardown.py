@@ -17,7 +17,6 @@ from itertools import count
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import VersioningBehavior
 
 with workflow.unsafe.imports_passed_through():
     from activities.adoption import AdoptionActivities
@@ -31,7 +30,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.steps import FIRST_ROUND, LATER_ROUND, store, through_cancel
 
 
-@workflow.defn(name="TeardownWorkflow", versioning_behavior=VersioningBehavior.PINNED)
+@workflow.defn(name="TeardownWorkflow")
 class TeardownWorkflow:
     @workflow.init
     def __init__(self, request: Any = None) -> None:

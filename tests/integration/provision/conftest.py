@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.support.lab import Lab, running_lab
 from tests.support.stack import Stack, label_set, laptop, running_stack
 from tests.support.temporal_fixtures import TemporalServer
 
@@ -20,4 +21,11 @@ async def stack(temporal: TemporalServer, module_database_url: str) -> AsyncIter
         ],
     )
     async with running_stack(temporal.address, module_database_url, config) as running:
+        yield running
+
+
+@pytest.fixture
+async def lab(temporal: TemporalServer, database_url: str) -> AsyncIterator[Lab]:
+    """The workflows with a scripted backend, for the edges."""
+    async with running_lab(temporal.address, database_url) as running:
         yield running

@@ -1,0 +1,227 @@
+"""The workflows on the real Temporal and the real store, with a scripted backend: where every edge can be reached.
+
+The test plays the agent: it sends the updates and signals that a gateway would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from temporalio.client import Client, WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+import workflows
+from activities.adoption import AdoptionActivities
+from activities.auth import AuthActivities
+from activities.compute import ComputeActivities, Installation
+from activities.slots import SlotActivities
+from hatchway.client import HatchwayClient, ProvisionFailed, Started
+from hatchway.config.current import CurrentConfig, apply
+from hatchway.config.schema import Config
+from hatchway.model import (
+    AdoptedSpec,
+    AdoptRequest,
+    ComputeExit,
+    CondemnRequest,
+    EndReason,
+    ForgetRequest,
+    ProvisionOutcome,
+    ProvisionRequest,
+    ProvisionState,
+    ProvisionStatus,
+    ReleaseRequest,
+)
+from hatchway.store.adoption import Adoption
+from hatchway.store.claims import Claims
+from hatchway.store.config_versions import ConfigVersions
+from hatchway.store.installation import installation_id
+from hatchway.store.outcomes import Outcomes
+from hatchway.store.pool import Database
+from hatchway.store.slots import Slots
+from hatchway.task_queues import CONTROL, host_queue, spawn_queue
+from tests.support.scripted import Cloud, ScriptedBackend
+from tests.support.stack import laptop, new_namespace, until
+
+SCALER = "laptop"
+
+
+@dataclass
+class Lab:
+    temporal: Client
+    db: Database
+    hatchway: HatchwayClient
+    slots: Slots
+    adoption: Adoption
+    outcomes: Outcomes
+    cloud: Cloud
+    backend: ScriptedBackend
+    environ: dict[str, str]
+    installation: str = ""
+    _hosts: dict[str, tuple[Worker, asyncio.Task[None]]] = field(default_factory=dict)
+
+    # ── start and look ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def provision(self, workflow_id: str | None = None, **request: Any) -> Started:
+        request.setdefault("labels", ["linux"])
+        return await self.hatchway.provision(ProvisionRequest.model_validate(request), workflow_id=workflow_id)
+
+    def handle(self, started: Started) -> WorkflowHandle[Any, Any]:
+        return self.temporal.get_workflow_handle(started.workflow_id)
+
+    async def status(self, started: Started) -> ProvisionStatus:
+        return await self.hatchway.status(started.workflow_id)
+
+    async def reaches(self, started: Started, *states: ProvisionState) -> ProvisionStatus:
+        async def there() -> ProvisionStatus | None:
+            status = await self.status(started)
+            return status if status.state in states else None
+
+        found: ProvisionStatus = await until(there, what=f"{states}")
+        return found
+
+    async def outcome(self, started: Started) -> ProvisionOutcome:
+        return await asyncio.wait_for(self.hatchway.outcome(started), 60)
+
+    async def failure(self, started: Started) -> ProvisionFailed:
+        """The failure that the provision ends with; fails the test when it completes."""
+        try:
+            outcome = await self.outcome(started)
+        except ProvisionFailed as e:
+            return e
+        raise AssertionError(f"the provision completed: {outcome}")
+
+    # ── what a gateway, a reaper, a host and an operator send ───────────────────────────────────────────────────
+
+    async def adopt(self, started: Started, registration: str = "r-1", instance: str = "gateway-1") -> AdoptedSpec:
+        request = AdoptRequest(agent_id=started.agent_id, instance_id=instance, registration_id=registration)
+        spec: AdoptedSpec = await self.handle(started).execute_update(
+            "adopt", request, id=f"{registration}-{uuid.uuid4().hex}", result_type=AdoptedSpec
+        )
+        return spec
+
+    async def adoption_refusal(self, started: Started, registration: str = "r-1", instance: str = "gateway-1") -> str:
+        """The error type that an adoption is refused with."""
+        try:
+            await self.adopt(started, registration, instance)
+        except WorkflowUpdateFailedError as e:
+            return str(getattr(e.cause, "type", e.cause))
+        raise AssertionError("the adoption was not refused")
+
+    async def complete(self, started: Started, result: str = "succeeded", registration: str = "r-1") -> None:
+        await self.outcomes.complete(started.agent_id, registration, result, 0)
+        await self.release(started, EndReason.COMPLETED)
+
+    async def release(self, started: Started, reason: EndReason = EndReason.RELEASED, now: bool = False) -> None:
+        await self.signal(
+            started, "release", ReleaseRequest(agent_id=started.agent_id, reason=reason, by="test", now=now)
+        )
+
+    async def exits(self, started: Started, code: int = 1, tail: str = "boom") -> None:
+        await self.signal(
+            started, "compute_exited", ComputeExit(agent_id=started.agent_id, exit_code=code, log_tail=tail)
+        )
+
+    async def condemn(self, started: Started, reason: EndReason = EndReason.HEARTBEAT_TIMEOUT) -> None:
+        await self.signal(started, "condemn", CondemnRequest(agent_id=started.agent_id, reason=reason))
+
+    async def forget(self, started: Started) -> None:
+        await self.signal(started, "forget_compute", ForgetRequest(agent_id=started.agent_id, by="test"))
+
+    async def signal(self, started: Started, name: str, payload: Any) -> None:
+        await self.handle(started).signal(name, payload)
+
+    # ── hosts and configuration ─────────────────────────────────────────────────────────────────────────────────
+
+    async def apply(self, config: dict[str, Any]) -> None:
+        await apply(
+            ConfigVersions(self.db), Config.model_validate(config), source="test", by="test", note=None,
+            expected_version=None,
+        )  # fmt: skip
+
+    def start_host(self, backend: ScriptedBackend, *, spawns: bool = True, scaler: str = SCALER) -> None:
+        """Poll the queues of one host, and of the scaler unless it only serves what is bound to it."""
+        compute = self.compute(backend)
+        queues = {host_queue(backend.host_id): [compute.spawn, compute.teardown]}
+        if spawns:
+            queues[spawn_queue(scaler)] = [compute.spawn]
+        for queue, serves in queues.items():
+            worker = Worker(
+                self.temporal,
+                task_queue=queue,
+                activities=serves,
+                max_heartbeat_throttle_interval=timedelta(milliseconds=200),
+            )
+            self._hosts[f"{backend.host_id} {queue}"] = (worker, asyncio.create_task(worker.run()))
+
+    async def stop_host(self, host_id: str) -> None:
+        for key in [k for k in self._hosts if k.startswith(f"{host_id} ")]:
+            worker, task = self._hosts.pop(key)
+            await worker.shutdown()
+            await task
+
+    def compute(self, backend: ScriptedBackend) -> ComputeActivities:
+        return ComputeActivities(
+            backend,
+            self.slots,
+            Claims(self.db),
+            self.outcomes,
+            CurrentConfig(ConfigVersions(self.db), self.environ),
+            Installation(id=self.installation, gateway_url="http://127.0.0.1:1", agent_env={}, platform="linux/amd64"),
+        )
+
+    # ── invariants ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def nothing_left(self) -> None:
+        """No row, no counter, no compute."""
+
+        async def clean() -> bool:
+            return not await self.slots.list() and not self.cloud.live
+
+        await until(clean, what="everything gone")
+        assert await self.db.fetch_all("select scope from scaler_capacity where agents <> 0") == []
+        assert await self.db.fetch_all("select agent_id from scaler_waiters") == []
+
+
+@asynccontextmanager
+async def running_lab(address: str, database_url: str, config: dict[str, Any] | None = None) -> AsyncIterator[Lab]:
+    async with AsyncExitStack() as exits:
+        temporal = await new_namespace(address)
+        db = await exits.enter_async_context(Database.open(database_url))
+        cloud = Cloud()
+        environ: dict[str, str] = {}
+        current = CurrentConfig(ConfigVersions(db), environ)
+        lab = Lab(
+            temporal=temporal, db=db, hatchway=HatchwayClient(temporal), slots=Slots(db), adoption=Adoption(db),
+            outcomes=Outcomes(db), cloud=cloud, backend=ScriptedBackend(cloud), environ=environ,
+        )  # fmt: skip
+        lab.installation = await installation_id(db)
+        await lab.apply(config or laptop())
+        slots = SlotActivities(
+            lab.slots, lab.adoption, lab.outcomes, current, temporal, instance_id="lab", platform="linux/amd64"
+        )
+        adoption, auth = AdoptionActivities(lab.adoption), AuthActivities(current)
+        control = Worker(
+            temporal,
+            task_queue=CONTROL,
+            workflows=workflows.ALL,
+            activities=[
+                slots.reserve, slots.release, slots.record_outcome, slots.completion, slots.request_drain,
+                adoption.adopt, adoption.close, auth.resolve_container_auth,
+            ],
+            workflow_runner=SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default),
+            max_cached_workflows=100,
+        )  # fmt: skip
+        await exits.enter_async_context(control)
+        lab.start_host(lab.backend)
+        try:
+            yield lab
+        finally:
+            for host_id in {key.split(" ")[0] for key in lab._hosts}:
+                await lab.stop_host(host_id)
