@@ -92,7 +92,9 @@ class Engine:
         limit = (timeout or self.call_timeout).total_seconds()
         lane = lane or self.calls
         try:
-            await asyncio.wait_for(lane.acquire(), limit)
+            # Not wait_for: before Python 3.12 it loses a cancellation that comes together with the result.
+            async with asyncio.timeout(limit):
+                await lane.acquire()
         except TimeoutError:
             raise EngineUnreachable(
                 f"the container engine at {self.address} does not answer: every call to it is stuck, "

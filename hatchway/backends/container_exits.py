@@ -78,7 +78,8 @@ class Exits:
 
     async def _next_event(self, seconds: float) -> dict[str, Any] | None:
         try:
-            event = await asyncio.wait_for(self._events.get(), seconds)
+            async with asyncio.timeout(seconds):
+                event = await self._events.get()
         except TimeoutError:
             return None
         if isinstance(event, BaseException):

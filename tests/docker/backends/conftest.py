@@ -80,11 +80,7 @@ def proxied(engine_proxy: FaultProxy, make_backend: MakeBackend) -> ContainerBac
 def _nothing_left(docker_client: docker.DockerClient, installation: str) -> Iterator[None]:
     """Remove what a test made, also when it failed."""
     yield
-    for container in containers_of(docker_client, installation):
-        try:
-            docker_client.api.remove_container(container["Id"], v=True, force=True)
-        except NotFound:
-            continue
+    remove_containers(docker_client, installation)
 
 
 @pytest.fixture
@@ -100,10 +96,11 @@ def login(registry: EmbeddedRegistry) -> RegistryAuth:
 
 
 @pytest.fixture
-def clean_images(docker_client: docker.DockerClient, registry: EmbeddedRegistry) -> Iterator[None]:
+def clean_images(docker_client: docker.DockerClient, registry: EmbeddedRegistry, installation: str) -> Iterator[None]:
     """The engine holds nothing of the run's registry, and no repository of it counts as private."""
     forget(docker_client, registry.host)
     yield
+    remove_containers(docker_client, installation)
     forget(docker_client, registry.host)
 
 
@@ -111,6 +108,14 @@ def clean_images(docker_client: docker.DockerClient, registry: EmbeddedRegistry)
 def _no_marks_stay(docker_client: docker.DockerClient, registry_server: EmbeddedRegistry) -> Iterator[None]:
     yield
     forget(docker_client, registry_server.host)
+
+
+def remove_containers(client: docker.DockerClient, installation: str) -> None:
+    for container in containers_of(client, installation):
+        try:
+            client.api.remove_container(container["Id"], v=True, force=True)
+        except NotFound:
+            continue
 
 
 def forget(client: docker.DockerClient, host: str) -> None:

@@ -33,6 +33,16 @@ def quiet(message: str) -> None:
     """The progress of a spawn that nobody watches."""
 
 
+class Said:
+    """The progress of a spawn, line by line."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __call__(self, message: str) -> None:
+        self.lines.append(message)
+
+
 def containers_of(client: docker.DockerClient, installation: str) -> list[dict[str, Any]]:
     """Every container of one installation, in any state."""
     filters = {"label": [f"hatchway.installation={installation}"]}
