@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
@@ -319,14 +319,6 @@ class ReleaseRequest(Payload):
     now: bool = False
 
 
-class CompletedRequest(Payload):
-    """The gateway's signal after it has committed a completion: the fact lies in Postgres, this is the wake-up."""
-
-    agent_id: str
-    result: JobResult
-    exit_code: int | None = None
-
-
 class CondemnRequest(Payload):
     agent_id: str
     reason: EndReason
@@ -367,6 +359,3 @@ class TeardownRequest(Payload):
 class TeardownOutcome(Payload):
     agent_id: str
     teardown: TeardownState
-
-
-JobResultLiteral = Literal["succeeded", "failed", "cancelled", "unknown"]

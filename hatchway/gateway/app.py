@@ -73,7 +73,7 @@ def create_app(settings: GatewaySettings, db: Database, temporal: Client) -> Fas
         tokens=TokenCache(Tokens(db)),
         heartbeats=HeartbeatBatches(lambda agents: presence.beat(instance_id, agents)),
         provisions=provisions,
-        completions=Completions(outcomes, provisions, patience),
+        completions=Completions(outcomes, provisions, patience, instance_id),
         outcomes=outcomes,
         patience=patience,
     )

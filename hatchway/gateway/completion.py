@@ -12,10 +12,10 @@ from hatchway.gateway.errors import superseded, unauthorized
 from hatchway.gateway.patience import Patience
 from hatchway.gateway.provisions import ProvisionGone, Provisions
 from hatchway.model import (
-    CompletedRequest,
     ComputeRef,
     EndReason,
     JobResult,
+    ReleaseRequest,
     ScaleDownReason,
     TeardownFacts,
     TeardownRequest,
@@ -27,8 +27,9 @@ log = structlog.get_logger(__name__)
 
 
 class Completions:
-    def __init__(self, outcomes: Outcomes, provisions: Provisions, patience: Patience) -> None:
+    def __init__(self, outcomes: Outcomes, provisions: Provisions, patience: Patience, instance_id: str) -> None:
         self._outcomes = outcomes
+        self._instance_id = instance_id
         self._provisions = provisions
         self._patience = patience
 
@@ -46,12 +47,12 @@ class Completions:
         recorded = JobResult(answer.result)
         # Closing already: whoever closed it asks for recorded completions before it decides the outcome.
         if not answer.closing:
-            await self._tell(answer, recorded)
+            await self._tell(answer)
         return recorded
 
-    async def _tell(self, completed: Completed, result: JobResult) -> None:
+    async def _tell(self, completed: Completed) -> None:
         agent_id = completed.agent_id
-        signal = CompletedRequest(agent_id=agent_id, result=result, exit_code=completed.exit_code)
+        signal = ReleaseRequest(agent_id=agent_id, reason=EndReason.COMPLETED, by=self._instance_id)
         try:
             if completed.workflow_id is None or completed.first_run_id is None:
                 raise ProvisionGone("its row names no workflow")

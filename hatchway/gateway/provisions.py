@@ -26,7 +26,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from hatchway.errors import ErrorType, HatchwayError
 from hatchway.gateway.errors import TemporalUnreachable
-from hatchway.model import AdoptedSpec, AdoptRequest, CompletedRequest, TeardownRequest
+from hatchway.model import AdoptedSpec, AdoptRequest, ReleaseRequest, TeardownRequest
 from hatchway.task_queues import CONTROL
 
 CLOSED_UNDER_THE_UPDATE = "AcceptedUpdateCompletedWorkflow"
@@ -74,7 +74,7 @@ class Provisions:
             raise _adoption_failure(e) from e
         return spec
 
-    async def completed(self, workflow_id: str, first_run_id: str, request: CompletedRequest) -> None:
+    async def completed(self, workflow_id: str, first_run_id: str, request: ReleaseRequest) -> None:
         """Tell the workflow that a completion has been committed. Raises ProvisionGone when no such run is open."""
         # A signal cannot be pinned to a chain, only to a run. Looking the run up first costs no action, and a reset
         # between the two shows as "not found": look again.
@@ -82,8 +82,8 @@ class Provisions:
             run_id = await self._open_run(workflow_id, first_run_id)
             handle = self._client.get_workflow_handle(workflow_id, run_id=run_id)
             try:
-                async with self._answered("the completed signal"):
-                    await handle.signal("completed", request, rpc_timeout=self._patience)
+                async with self._answered("the release signal"):
+                    await handle.signal("release", request, rpc_timeout=self._patience)
                 return
             except ProvisionGone:
                 continue
