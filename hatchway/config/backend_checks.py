@@ -46,9 +46,8 @@ def check_backend(scaler: Scaler) -> Iterator[tuple[Path_, str]]:
 
 def _check_container(scaler: Scaler) -> Iterator[tuple[Path_, str]]:
     if scaler.network_isolation:
-        where: Path_ = ("networkIsolation",) if "network_isolation" in scaler.model_fields_set else ("type",)
         yield (
-            where,
+            ("networkIsolation",),
             "isolating container networks is not built yet, and agents never run open by default: "
             "say `networkIsolation: false` to run them on the engine's own network",
         )

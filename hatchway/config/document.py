@@ -88,14 +88,14 @@ def read_document(file: Path) -> Document:
     except (YAMLError, RecursionError):
         document.findings.append(Finding(file, "is not YAML that can be read: it may be nested too deeply"))
     else:
-        if root is None:
+        if root is None or root.tag == f"{_CORE}null":
             document.findings.append(Finding(file, "is empty: a configuration has at least `version: 1` and `scalers`"))
         else:
             _Plainer(document).read(root)
     return document
 
 
-class _Unreadable(Exception):  # noqa: N818 - a reason on its way to a Finding, never seen outside
+class _Unreadable(Exception):
     pass
 
 
@@ -234,7 +234,7 @@ class _Plainer:
         )
 
 
-class _TooMuch(Exception):  # noqa: N818 - unwinds the recursion, never seen outside
+class _TooMuch(Exception):
     def __init__(self, node: Node) -> None:
         super().__init__()
         self.node = node

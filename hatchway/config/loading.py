@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import ValidationError
 
 from hatchway.config.backend_checks import NOT_BUILT_TYPES
 from hatchway.config.checks import check_scaler, check_secrets, check_together
 from hatchway.config.document import Document, Finding, Path_, Plain, read_document
-from hatchway.config.problems import problems, without
-from hatchway.config.schema import Config, Scaler, SecretsConfig
+from hatchway.config.partial import readable_scaler, readable_secrets
+from hatchway.config.problems import problems
+from hatchway.config.schema import Config
 from hatchway.errors import ConfigError
 
 SCALERS_DIRECTORY = "scalers.d"
-
-Readable = TypeVar("Readable", Scaler, SecretsConfig)
 
 
 def load(path: Path | str) -> Config:
@@ -61,11 +60,11 @@ def _scalers_only(document: Document) -> Document:
     if not isinstance(document.data, dict):
         document.findings.append(document.finding((), "must be a mapping with the one key `scalers`"))
         return document
-    for key in document.data:
-        if key != "scalers":
-            document.findings.append(
-                document.finding((key,), f"does not belong into {SCALERS_DIRECTORY}: only `scalers` does")
-            )
+    document.findings += [
+        document.finding((key,), f"belongs into the main file: {SCALERS_DIRECTORY} only adds scalers")
+        for key in document.data
+        if key != "scalers"
+    ]
     return document
 
 
@@ -97,24 +96,34 @@ class _Merged:
 
 
 def _examine(data: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
-    """Everything that the schema and the checks find. What cannot be read is left out of the checks, not the rest."""
+    """Everything that the schema and the checks find."""
     skipped = dict(_not_built(data))
     yield from skipped.values()
+    reported: list[Path_] = []
     try:
         Config.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as e:
-        yield from (found for found in problems(e, data) if found[0][:2] not in skipped)
-    secrets = _readable(SecretsConfig, data.get("secrets", {}))
+        of_schema = [found for found in problems(e, data) if found[0][:2] not in skipped]
+        reported = [path for path, _ in of_schema]
+        yield from of_schema
+    for path, message in _check(data):
+        # What the schema cannot read is checked with a stand-in in its place, and is not spoken of twice.
+        if not any(path[: len(known)] == known for known in (*reported, *skipped)):
+            yield path, message
+
+
+def _check(data: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
+    secrets = readable_secrets(data.get("secrets", {}))
     if secrets is not None:
         yield from check_secrets(secrets)
+    # A reference to a context that is there and cannot be read is not one to an unknown context.
+    known = secrets if secrets is not None and _contexts(data) <= secrets.contexts.keys() else None
     raw = data.get("scalers")
     readable = [
         (index, scaler)
         for index, entry in enumerate(raw if isinstance(raw, list) else [])
-        if (scaler := _readable(Scaler, entry)) is not None
+        if (scaler := readable_scaler(entry, index)) is not None
     ]
-    # A reference to a context that is there and cannot be read is not one to an unknown context.
-    known = secrets if secrets is not None and _contexts(data) <= secrets.contexts.keys() else None
     for index, scaler in readable:
         for path, message in check_scaler(scaler, known):
             yield ("scalers", index, *path), message
@@ -134,14 +143,3 @@ def _not_built(data: dict[str, Any]) -> Iterator[tuple[Path_, tuple[Path_, str]]
         kind = scaler.get("type") if isinstance(scaler, dict) else None
         if isinstance(kind, str) and kind in NOT_BUILT_TYPES:
             yield ("scalers", index), (("scalers", index, "type"), NOT_BUILT_TYPES[kind])
-
-
-def _readable(model: type[Readable], data: Any) -> Readable | None:
-    """The part as far as it can be read: without the keys that the validation of the whole has already reported."""
-    # Taking a key away can make what held it incomplete, so it takes a round for each level; sections have four.
-    for _ in range(5):
-        try:
-            return model.model_validate(data, by_alias=True, by_name=False)
-        except ValidationError as e:
-            data = without(data, [path for path, _ in problems(e, data)])
-    return None

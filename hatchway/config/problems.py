@@ -53,7 +53,9 @@ def problems(error: ValidationError, data: Any) -> list[tuple[Path_, str]]:
         if problem not in of_path:
             of_path.append(problem)
     for path, of_path in found.items():
-        _drop_other_forms(of_path, _at(data, path), deeper=any(path == other[: len(path)] != other for other in found))
+        _drop_other_forms(
+            of_path, value_at(data, path), deeper=any(path == other[: len(path)] != other for other in found)
+        )
     return [(path, " or ".join(words for _, words in of_path)) for path, of_path in found.items() if of_path]
 
 
@@ -64,23 +66,6 @@ def _drop_other_forms(of_path: list[tuple[str, str]], value: Any, *, deeper: boo
             of_path[:] = [problem for problem in of_path if problem[0] != "string_type"]
     elif any(kind == "string_type" for kind, _ in of_path):
         of_path[:] = [problem for problem in of_path if problem[0] not in ("model_type", "model_attributes_type")]
-
-
-def without(data: Any, paths: list[Path_]) -> Any:
-    """A copy of `data` without the keys at `paths`, so that the rest can be looked at. List entries stay in place.
-
-    A path that leads to no key is that of a missing one: what lacks it goes instead.
-    """
-    gone = {path if _at(data, path) is not _ABSENT else path[:-1] for path in paths}
-
-    def copied(node: Any, path: Path_) -> Any:
-        if isinstance(node, dict):
-            return {key: copied(value, (*path, key)) for key, value in node.items() if (*path, key) not in gone}
-        if isinstance(node, list):
-            return [copied(value, (*path, index)) for index, value in enumerate(node)]
-        return node
-
-    return copied(data, ())
 
 
 def sentences(error: ValidationError) -> list[str]:
@@ -135,7 +120,7 @@ def _real_path(detail: ErrorDetails, data: Any) -> Path_:
     node = data
     for index, step in enumerate(loc):
         child = _child(node, step)
-        if child is not _ABSENT:
+        if child is not ABSENT:
             node = child
         elif index < len(loc) - 1 or detail["type"] != "missing":
             continue
@@ -143,21 +128,22 @@ def _real_path(detail: ErrorDetails, data: Any) -> Path_:
     return tuple(path)
 
 
-def _at(data: Any, path: Path_) -> Any:
+def value_at(data: Any, path: Path_) -> Any:
+    """The value at `path`, or ABSENT."""
     for step in path:
         data = _child(data, step)
     return data
 
 
-_ABSENT = object()
+ABSENT = object()
 
 
 def _child(node: Any, step: int | str) -> Any:
     if isinstance(node, dict):
-        return node.get(step, _ABSENT)
+        return node.get(step, ABSENT)
     if isinstance(node, list) and isinstance(step, int) and step < len(node):
         return node[step]
-    return _ABSENT
+    return ABSENT
 
 
 def _keys_at(path: Path_) -> list[str]:
