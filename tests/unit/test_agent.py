@@ -1,0 +1,424 @@
+"""The reference agent as a process, against gateways that lose, delay and refuse."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from hatchway import agent
+from tests.support.fake_gateway import (
+    COMPLETE,
+    HEARTBEAT,
+    REDEEM,
+    REGISTER,
+    TOKEN,
+    Answer,
+    FakeGateway,
+    error,
+    refused_url,
+)
+
+SOURCE = Path(agent.__file__)
+CLAIM = "marker-claim-1f2e3d4c5b6a79880716253443526170"
+
+RUN = f"import runpy\nrunpy.run_path({str(SOURCE)!r}, run_name='__main__')"
+
+
+@dataclass
+class Running:
+    """An agent process, and the file with what it and its command print: a pipe would wait for a job left behind."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+
+def finish(running: Running) -> tuple[int, str]:
+    """Wait for the end: the exit code, and everything printed."""
+    code = running.process.wait(40)
+    return code, running.output.read_text()
+
+
+Launch = Callable[..., Running]
+
+
+@pytest.fixture
+def gateway() -> Iterator[FakeGateway]:
+    fake = FakeGateway()
+    yield fake
+    fake.stop()
+
+
+@pytest.fixture
+def launch(gateway: FakeGateway, tmp_path: Path) -> Iterator[Launch]:
+    """Starts the one file as an isolated interpreter would find it: no site packages, no Hatchway."""
+    started: list[Running] = []
+
+    def start(
+        *command: str, url: str | None = None, environment: dict[str, str] | None = None, prelude: str = ""
+    ) -> Running:
+        variables = {
+            "PATH": os.environ["PATH"],
+            "KICI_ORCHESTRATOR_URL": url or gateway.url,
+            "KICI_SCALER_CLAIM_CODE": CLAIM,
+            "KICI_AGENT_ID": "scaler-1",
+        } | (environment or {})
+        run = ["-c", f"{prelude}\n{RUN}"] if prelude else [str(SOURCE)]
+        output = tmp_path / f"output-{len(started)}"
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", *run, *(["--", *command] if command else [])],
+                env=variables, stdout=file, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        started.append(Running(process, output))
+        return started[-1]
+
+    yield start
+    for process in (running.process for running in started):
+        # The agent hands it to its job, so that nothing of a failed test stays behind.
+        process.terminate()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def shell(script: str) -> tuple[str, str, str]:
+    return "/bin/sh", "-c", script
+
+
+def test_the_file_is_python_3_8_and_imports_the_standard_library_only() -> None:
+    tree = ast.parse(SOURCE.read_text(), feature_version=(3, 8))
+
+    imported = {
+        (node.module or "" if isinstance(node, ast.ImportFrom) else name.name).split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in node.names
+    }
+    assert imported <= sys.stdlib_module_names
+
+
+def test_the_file_carries_the_version_of_the_package() -> None:
+    assert version("hatchway") == agent.VERSION
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "result"),
+    [("exit 0", 0, "succeeded"), ("exit 3", 3, "failed"), ("kill -9 $$", 137, "failed")],
+)
+def test_the_command_s_end_is_reported_and_becomes_the_agent_s(
+    gateway: FakeGateway, launch: Launch, script: str, code: int, result: str
+) -> None:
+    returncode, _ = finish(launch(*shell(script)))
+
+    assert returncode == code
+    assert [p for p in gateway.paths() if p != HEARTBEAT] == [REDEEM, REGISTER, COMPLETE]
+    completed = gateway.of(COMPLETE)[0]
+    assert (completed.body["result"], completed.body["exit_code"]) == (result, code)
+    assert completed.body["registration_id"] == gateway.of(REGISTER)[0].body["registration_id"]
+    assert {c.authorization for c in gateway.calls if c.path != REDEEM} == {f"Bearer {TOKEN}"}
+
+
+@pytest.mark.parametrize(("command", "code"), [("/nowhere/at/all", 127), ("/", 126)])
+def test_a_command_that_cannot_start_is_a_failed_job(
+    gateway: FakeGateway, launch: Launch, command: str, code: int
+) -> None:
+    returncode, _ = finish(launch(command))
+
+    assert returncode == code
+    assert gateway.of(COMPLETE)[0].body["exit_code"] == code
+
+
+def test_the_command_sees_neither_claim_nor_token_and_nothing_prints_them(launch: Launch) -> None:
+    command = json.dumps(list(shell("env; tr '\\0' '\\n' < /proc/self/environ; exit 0")))
+
+    code, output = finish(launch(environment={"HATCHWAY_AGENT_COMMAND": command, "MINE": "kept"}))
+
+    assert code == 0
+    assert "MINE=kept" in output
+    assert "HATCHWAY_JOB_ID=job-1" in output
+    assert "KICI_AGENT_ID=scaler-1" in output
+    for secret in (CLAIM, TOKEN, "KICI_SCALER_CLAIM_CODE", "HATCHWAY_AGENT_COMMAND"):
+        assert secret not in output
+
+
+@pytest.mark.parametrize("path", [REDEEM, REGISTER, COMPLETE])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Answer(cut=True),
+        error(500, "internal"),
+        error(503, "unavailable", **{"Retry-After": "0"}),
+        error(429, "rate_limited", **{"Retry-After": "0.1"}),
+        Answer(404, "<html>no backend</html>"),
+        Answer(401, "<html>who are you?</html>"),
+        Answer(403, "<html>the proxy forbids it</html>"),
+        Answer(302, "", {"Location": "http://127.0.0.1:1/"}),
+        Answer(200, "no json"),
+        Answer(200, "[1]"),
+        Answer(200, ""),
+    ],
+    ids=["lost", "500", "503", "429", "404", "proxy-401", "proxy-403", "redirect", "text", "list", "empty"],
+)
+def test_a_call_that_got_no_answer_is_made_again_the_same(
+    gateway: FakeGateway, launch: Launch, path: str, fault: Answer
+) -> None:
+    gateway.script[path].append(fault)
+
+    code, _ = finish(launch(*shell("exit 0")))
+
+    assert code == 0
+    first, second = gateway.of(path)
+    assert first == second
+
+
+def test_an_answer_that_drips_in_is_cut_off(gateway: FakeGateway, launch: Launch) -> None:
+    gateway.script[REDEEM].append(Answer(body={"agent_id": "x" * 400, "token": "y"}, drip_s=0.1))
+
+    code, _ = finish(launch(*shell("exit 0"), prelude=_patched("CALL_S = 10.0", "CALL_S = 1.0")))
+
+    assert code == 0
+    assert len(gateway.of(REDEEM)) == 2
+
+
+@pytest.mark.parametrize("first", ["refused", "503"])
+def test_another_gateway_takes_over(gateway: FakeGateway, launch: Launch, first: str) -> None:
+    broken = FakeGateway()
+    for path in (REDEEM, REGISTER, HEARTBEAT, COMPLETE):
+        broken.always[path] = error(503, "unavailable")
+
+    code, output = finish(
+        launch(*shell("exit 0"), url=f"{refused_url() if first == 'refused' else broken.url}, {gateway.url}/")
+    )
+    broken.stop()
+
+    assert code == 0, output
+    assert len(gateway.of(COMPLETE)) == 1
+    # It stays with the one that answered.
+    assert len(broken.calls) == (0 if first == "refused" else 1)
+
+
+def test_a_gateway_that_dies_under_a_job_is_replaced(gateway: FakeGateway, launch: Launch, tmp_path: Path) -> None:
+    second = FakeGateway()
+    go = tmp_path / "go"
+    running = launch(*shell(f"until [ -e {go} ]; do sleep 0.02; done"), url=f"{gateway.url},{second.url}")
+    gateway.wait_until(lambda: len(gateway.of(HEARTBEAT)) >= 2)
+
+    gateway.stop()
+    second.wait_until(lambda: len(second.of(HEARTBEAT)) >= 2)
+    go.touch()
+
+    assert finish(running)[0] == 0
+    assert len(second.of(COMPLETE)) == 1
+    second.stop()
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "code"),
+    [
+        (REDEEM, error(403, "claim_refused"), 77),
+        (REDEEM, error(422, "invalid_request"), 77),
+        (REGISTER, error(409, "adopted"), 77),
+        (REGISTER, error(410, "tearing_down"), 0),
+        (REGISTER, error(401, "unauthorized"), 0),
+    ],
+)
+def test_a_refusal_ends_the_agent_before_any_command(
+    gateway: FakeGateway, launch: Launch, tmp_path: Path, path: str, answer: Answer, code: int
+) -> None:
+    gateway.always[path] = answer
+
+    returncode, output = finish(launch(*shell(f"touch {tmp_path}/ran")))
+
+    assert returncode == code
+    assert "the fake gateway says" in output
+    assert len(gateway.of(path)) == 1
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("status", [401, 410])
+def test_a_heartbeat_that_hears_stop_stops_the_job_and_reports_nothing(
+    gateway: FakeGateway, launch: Launch, tmp_path: Path, status: int
+) -> None:
+    gateway.script[HEARTBEAT].extend([gateway.always[HEARTBEAT], error(status, "stop")])
+
+    code, _ = finish(launch(*shell(f"trap 'touch {tmp_path}/stopped; exit 0' TERM; while :; do sleep 0.02; done")))
+
+    assert code == 143
+    assert (tmp_path / "stopped").exists()
+    assert gateway.of(COMPLETE) == []
+
+
+def test_a_job_that_ignores_sigterm_is_killed_after_the_grace(gateway: FakeGateway, launch: Launch) -> None:
+    gateway.script[HEARTBEAT].append(error(410, "tearing_down"))
+    script = "trap '' TERM; while :; do sleep 0.02; done"
+
+    code, output = finish(launch(*shell(script), prelude=_patched("STOP_GRACE_S = 30.0", "STOP_GRACE_S = 0.3")))
+
+    assert code == 143
+    assert "killing it" in output
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Answer(401, "<html>"), Answer(cut=True), error(500, "internal"), error(409, "not_registered")],
+    ids=["proxy-401", "lost", "500", "409"],
+)
+def test_a_heartbeat_that_fails_stops_no_job(
+    gateway: FakeGateway, launch: Launch, tmp_path: Path, fault: Answer
+) -> None:
+    gateway.script[HEARTBEAT].append(fault)
+    go = tmp_path / "go"
+    running = launch(*shell(f"until [ -e {go} ]; do sleep 0.02; done"))
+
+    gateway.wait_until(lambda: len(gateway.of(HEARTBEAT)) >= 3)
+    go.touch()
+
+    assert finish(running)[0] == 0
+    assert gateway.of(COMPLETE)[0].body["result"] == "succeeded"
+
+
+def test_a_drained_agent_finishes_its_job_first(gateway: FakeGateway, launch: Launch, tmp_path: Path) -> None:
+    gateway.always[HEARTBEAT] = Answer(body={"drain": True, "next_in_s": 0.05})
+    go = tmp_path / "go"
+    running = launch(*shell(f"until [ -e {go} ]; do sleep 0.02; done"))
+
+    gateway.wait_until(lambda: len(gateway.of(HEARTBEAT)) >= 3)
+    go.touch()
+
+    assert finish(running)[0] == 0
+    assert len(gateway.of(COMPLETE)) == 1
+
+
+def test_an_agent_without_a_command_serves_until_drained(gateway: FakeGateway, launch: Launch) -> None:
+    running = launch()
+    gateway.wait_until(lambda: len(gateway.of(HEARTBEAT)) >= 3)
+    assert running.process.poll() is None
+
+    gateway.always[HEARTBEAT] = Answer(body={"drain": True, "next_in_s": 0.05})
+
+    assert finish(running)[0] == 0
+    assert gateway.of(COMPLETE)[0].body["result"] == "succeeded"
+    assert {c.body["busy"] for c in gateway.of(HEARTBEAT)} == {False}
+
+
+def test_sigterm_reaches_the_whole_job_and_its_end_is_not_called_a_result(
+    gateway: FakeGateway, launch: Launch, tmp_path: Path
+) -> None:
+    trap = "trap 'touch $1; exit 0' TERM; touch $1-up; while :; do sleep 0.02; done"
+    both = f'sh -c "$0" sh {tmp_path}/child & sh -c "$0" sh {tmp_path}/other & wait'
+    running = launch("/bin/sh", "-c", both, trap)
+    gateway.wait_until(lambda: (tmp_path / "child-up").exists() and (tmp_path / "other-up").exists())
+
+    running.signal(signal.SIGTERM)
+
+    assert finish(running)[0] == 143
+    gateway.wait_until(lambda: (tmp_path / "child").exists() and (tmp_path / "other").exists())
+    assert gateway.of(COMPLETE) == []
+
+
+def test_without_any_gateway_the_job_is_stopped_and_the_agent_exits_75(
+    gateway: FakeGateway, launch: Launch, tmp_path: Path
+) -> None:
+    script = f"trap 'touch {tmp_path}/stopped; exit 0' TERM; while :; do sleep 0.02; done"
+    running = launch(*shell(script), environment={"HATCHWAY_STRANDED_SECONDS": "1"})
+    gateway.wait_until(lambda: len(gateway.of(HEARTBEAT)) >= 2)
+
+    gateway.stop()
+
+    assert finish(running)[0] == 75
+    assert (tmp_path / "stopped").exists()
+
+
+@pytest.mark.parametrize("stage", [REDEEM, REGISTER, COMPLETE])
+def test_every_wait_for_a_gateway_ends(gateway: FakeGateway, launch: Launch, stage: str) -> None:
+    gateway.always[stage] = error(503, "unavailable")
+
+    code, _ = finish(launch(*shell("exit 0"), environment={"HATCHWAY_STRANDED_SECONDS": "1"}))
+
+    assert code == 75
+    assert len(gateway.of(stage)) >= 2
+
+
+@pytest.mark.parametrize("status", [401, 410])
+def test_a_completion_that_hears_stop_is_done(gateway: FakeGateway, launch: Launch, status: int) -> None:
+    gateway.script[COMPLETE].extend([Answer(cut=True), error(status, "stop")])
+
+    assert finish(launch(*shell("exit 5")))[0] == 5
+
+
+def test_sigterm_while_the_result_is_being_reported_does_not_lose_it(gateway: FakeGateway, launch: Launch) -> None:
+    gateway.script[COMPLETE].extend([error(503, "unavailable")] * 2)
+    running = launch(*shell("exit 0"))
+    gateway.wait_until(lambda: bool(gateway.of(COMPLETE)))
+
+    running.signal(signal.SIGTERM)
+
+    assert finish(running)[0] == 0
+    assert len(gateway.of(COMPLETE)) == 3
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        ({"KICI_SCALER_CLAIM_CODE": ""}, "KICI_SCALER_CLAIM_CODE is not set"),
+        ({"KICI_ORCHESTRATOR_URL": " , "}, "KICI_ORCHESTRATOR_URL is not set"),
+        ({"KICI_ORCHESTRATOR_URL": "ftp://host"}, "http:// or https://"),
+        ({"KICI_ORCHESTRATOR_URL": "http://user:marker-password@host"}, "must not hold a user or password"),
+        ({"KICI_ORCHESTRATOR_URL": "http://host:99999"}, "port"),
+        ({"HATCHWAY_AGENT_COMMAND": "make test"}, "JSON array"),
+        ({"HATCHWAY_AGENT_COMMAND": "[1]"}, "JSON array"),
+        ({"HATCHWAY_STRANDED_SECONDS": "-1"}, "HATCHWAY_STRANDED_SECONDS"),
+        ({"HATCHWAY_STRANDED_SECONDS": "nan"}, "HATCHWAY_STRANDED_SECONDS"),
+    ],
+)
+def test_wrong_use_is_said_without_quoting_the_environment(
+    launch: Launch, environment: dict[str, str], says: str
+) -> None:
+    code, output = finish(launch(environment=environment))
+
+    assert code == 64
+    assert says in output
+    assert CLAIM not in output
+    assert "marker-password" not in output
+
+
+@pytest.mark.scenario("S35")
+@pytest.mark.parametrize("skew_s", [-600, 600])
+def test_a_wrong_wall_clock_changes_nothing(gateway: FakeGateway, launch: Launch, skew_s: int) -> None:
+    """The wall clock is ten minutes off, and jumps by as much again each time that it is read."""
+    prelude = (
+        "import time\n_true, _reads = time.time, []\n"
+        f"time.time = lambda: (_reads.append(1), _true() + {skew_s} * len(_reads))[1]"
+    )
+    begun = time.monotonic()
+
+    code, _ = finish(launch(*shell("sleep 0.3"), prelude=prelude, environment={"HATCHWAY_STRANDED_SECONDS": "30"}))
+
+    assert code == 0
+    assert time.monotonic() - begun < 20
+    assert len(gateway.of(COMPLETE)) == 1
+
+
+def _patched(old: str, new: str) -> str:
+    """A prelude that runs the file with one of its numbers changed, in place of the file itself."""
+    assert SOURCE.read_text().count(old) == 1
+    return (
+        f"source = open({str(SOURCE)!r}).read().replace({old!r}, {new!r})\n"
+        "exec(compile(source, 'agent', 'exec'), {'__name__': '__main__'})"
+    )
