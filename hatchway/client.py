@@ -114,9 +114,9 @@ class HatchwayClient:
             )
         except WorkflowAlreadyStartedError:
             closed = await self.temporal.get_workflow_handle(workflow_id).describe(rpc_timeout=RPC_LIMIT)
-            return Started(workflow_id, closed.run_id, _agent_id(closed.raw_description), joined=True)
+            return Started(workflow_id, closed.run_id, agent_id_of(closed.raw_description), joined=True)
         described = await handle.describe(rpc_timeout=RPC_LIMIT)
-        return Started(workflow_id, described.run_id, _agent_id(described.raw_description))
+        return Started(workflow_id, described.run_id, agent_id_of(described.raw_description))
 
     async def wait_adopted(self, started: Started) -> AdoptedSpec:
         """Wait until an agent is adopted. Raises ProvisionFailed when the provision ends first."""
@@ -214,7 +214,7 @@ def whoami() -> str:
         return "unknown"
 
 
-def _agent_id(description: Any) -> str:
+def agent_id_of(description: Any) -> str:
     """The agent that this run is for; the server has it as a search attribute only later, so derive it as the run does.
 
     A reset keeps the id of the run that it was reset from; so does the agent.

