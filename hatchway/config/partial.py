@@ -30,6 +30,7 @@ def readable_secrets(data: Any) -> SecretsConfig | None:
 
 def readable_scaler(data: Any, index: int) -> Scaler | None:
     """The scaler without what cannot be read; None when too little of it can, as when its type is unknown."""
+    data = _with_stand_ins(data, index)
     for _ in range(_ROUNDS):
         try:
             return Scaler.model_validate(data, by_alias=True, by_name=False)

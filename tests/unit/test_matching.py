@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -159,6 +161,17 @@ def test_the_message_names_each_scaler_and_its_reason() -> None:
 
     assert message == "no scaler matches: a: the job lacks gate label gpu; b: has no label linux"
     assert no_match_message({}) == "no scaler is configured"
+
+
+def test_what_workflows_may_import_brings_no_library_that_does_io() -> None:
+    pure = "hatchway.matching, hatchway.labels, hatchway.resources, hatchway.registry.reference, hatchway.agent_env"
+    forbidden = {"temporalio", "psycopg", "docker", "boto3", "ruamel", "httpx", "fastapi", "structlog", "asyncio"}
+    code = f"import sys, {pure}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+
+    imported = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+
+    assert "pydantic" in imported
+    assert not forbidden & set(imported)
 
 
 WORDS = ["linux", "gpu", "arm", "large", "kici:os:linux", "kici:role:build"]

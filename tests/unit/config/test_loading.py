@@ -56,6 +56,8 @@ scalers:
     host: tcp://x
     labelSets:
       - lables: [linux]
+      - labels: [linux]
+        image: x
   - name: One
     type: firecracker
     kernel: /vmlinux
@@ -78,7 +80,9 @@ scalers:
         "hatchway.yaml:17:5: scalers[1].host: belongs to a container scaler",
         "hatchway.yaml:19:9: scalers[1].labelSets[0].labels: is required",
         "hatchway.yaml:19:9: scalers[1].labelSets[0].lables: unknown key; did you mean labels?",
-        "hatchway.yaml:21:5: scalers[2].type: microVMs are not built yet; use container or bare-metal",
+        "hatchway.yaml:21:9: scalers[1].labelSets[1].image: belongs to a container scaler; a bare-metal agent is a "
+        "process of the host",
+        "hatchway.yaml:23:5: scalers[2].type: microVMs are not built yet; use container or bare-metal",
     ]
 
 
