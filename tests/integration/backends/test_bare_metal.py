@@ -1,0 +1,438 @@
+"""What only host processes can show: rights, sessions, descendants, recycled pids, the log, a lost supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import pwd
+import signal
+import stat
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hatchway.backends import bare_metal_order
+from hatchway.backends.bare_metal import BareMetalBackend
+from hatchway.backends.base import SpawnSpec
+from hatchway.errors import DestroyError, HatchwayError, PermanentSpawnError, SpawnCode, TransientSpawnError
+from hatchway.host.identity import boot_id, process_stat
+from hatchway.host.records import Records
+from hatchway.model import ScaleDownReason
+from tests.contract.backend import destroy, environment_for, exit_of, facts_for, fresh_agent_id, live_becomes, silent
+from tests.contract.bare_metal import BareMetalHarness, bare_metal_spec, processes_of, shims_of
+
+
+def shell(agent_id: str, script: str, *, grace: float = 1.0, working_directory: str | None = None) -> SpawnSpec:
+    return bare_metal_spec(
+        agent_id, ["sh", "-c", script], environment_for(agent_id), grace=grace, working_directory=working_directory
+    )
+
+
+async def run(harness: BareMetalHarness, script: str) -> str:
+    """Run a script as an agent, and answer what it printed."""
+    agent_id = fresh_agent_id()
+    await harness.backend.spawn(shell(agent_id, script), silent)
+    await exit_of(harness.backend, agent_id)
+    return await harness.backend.logs(agent_id)
+
+
+async def printed(harness: BareMetalHarness, agent_id: str, text: str) -> None:
+    async with asyncio.timeout(20):
+        while text not in await harness.backend.logs(agent_id):
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.needs("root")
+async def test_the_agent_is_its_user_and_can_become_nobody_else(harness: BareMetalHarness) -> None:
+    nobody = pwd.getpwnam("nobody")
+
+    text = await run(
+        harness, "grep -E '^(Uid|Gid|Groups|NoNewPrivs|CapEff|SigIgn|SigBlk):' /proc/self/status | tr '\t' ' '"
+    )
+
+    status = dict(line.split(":", 1) for line in text.split("\n"))
+    assert status["Uid"].split() == [str(nobody.pw_uid)] * 4
+    assert status["Gid"].split() == [str(nobody.pw_gid)] * 4
+    assert status["Groups"].split() == [str(nobody.pw_gid)]
+    assert status["NoNewPrivs"].strip() == "1"
+    assert int(status["CapEff"], 16) == 0
+    assert int(status["SigIgn"], 16) == 0
+    assert int(status["SigBlk"], 16) == 0
+
+
+async def test_the_agent_starts_in_a_clean_place(harness: BareMetalHarness) -> None:
+    text = await run(
+        harness,
+        'pwd; echo "$HOME"; umask; ulimit -c; readlink /proc/self/fd/0; ls /proc/self/fd | wc -l; touch "$HOME/x"',
+    )
+
+    where, home, umask, core, stdin, descriptors = text.split("\n")
+    assert where == home
+    assert Path(home).name == "work"
+    assert umask == "0022"
+    assert core == "0", "a core file would put the claim on the disk"
+    assert stdin == "/dev/null"
+    assert int(descriptors) == 4, "0, 1, 2 and the one that ls reads with"
+
+
+async def test_a_script_may_open_its_own_standard_error(harness: BareMetalHarness) -> None:
+    assert await run(harness, "echo to stderr > /dev/stderr; echo to stdout > /dev/stdout") == "to stderr\nto stdout"
+
+
+async def test_the_agent_has_a_session_of_its_own_apart_from_the_worker(harness: BareMetalHarness) -> None:
+    agent_id = fresh_agent_id()
+
+    ref = await harness.backend.spawn(shell(agent_id, "exec sleep 3600"), silent)
+
+    agent = process_stat(int(ref.ref))
+    (shim,) = shims_of(agent_id)
+    supervisor = process_stat(shim)
+    assert agent is not None
+    assert supervisor is not None
+    assert (agent.session, agent.parent) == (agent.pid, shim)
+    assert supervisor.session not in (agent.session, os.getsid(0))
+    assert supervisor.parent != os.getpid(), "the worker would have to wait for it"
+    assert Path(f"/proc/{shim}/environ").read_bytes() == b""
+
+
+async def test_the_working_directory_is_used_where_the_label_set_names_one(harness: BareMetalHarness) -> None:
+    agent_id = fresh_agent_id()
+    await harness.backend.spawn(shell(agent_id, "pwd", working_directory="/usr"), silent)
+
+    await exit_of(harness.backend, agent_id)
+
+    assert await harness.backend.logs(agent_id) == "/usr"
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("directory", ["/nonexistent", "/etc/passwd", "closed"])
+async def test_a_working_directory_that_the_user_cannot_enter_is_refused(
+    harness: BareMetalHarness, tmp_path: Path, directory: str
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    agent_id = fresh_agent_id()
+    spec = shell(agent_id, "pwd", working_directory=str(tmp_path / directory))
+
+    with pytest.raises(PermanentSpawnError, match="`workingDirectory`") as raised:
+        await harness.backend.spawn(spec, silent)
+
+    assert raised.value.code is SpawnCode.INVALID_SPEC
+    assert await harness.remains(agent_id) == []
+
+
+@pytest.mark.needs("root")
+async def test_a_state_directory_that_the_user_cannot_reach_says_what_to_open(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    backend = BareMetalBackend("h", tmp_path / "state", "i")
+
+    with pytest.raises(PermanentSpawnError, match=r"let others pass through .* \(chmod o\+x\)"):
+        await backend.spawn(shell(fresh_agent_id(), "pwd"), silent)
+
+    await backend.close()
+
+
+def test_a_state_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+
+    with pytest.raises(HatchwayError, match="state directory that this worker can write"):
+        BareMetalBackend("h", tmp_path / "file" / "state", "i")
+
+
+async def test_the_reference_agent_runs_where_no_command_is_given(harness: BareMetalHarness) -> None:
+    agent_id = fresh_agent_id()
+    await harness.backend.spawn(bare_metal_spec(agent_id, None, environment_for(agent_id)), silent)
+
+    ended = await exit_of(harness.backend, agent_id)
+
+    assert ended.exit_code == 64
+    assert "KICI_ORCHESTRATOR_URL is not set" in ended.log_tail
+
+
+@pytest.mark.needs("root")
+async def test_a_python_that_only_the_worker_can_run_is_not_given_to_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = tmp_path / "python"
+    private.symlink_to("/usr/bin/python3")
+    private.parent.chmod(0o700)
+    monkeypatch.setattr("sys.executable", str(private))
+    bare_metal_order._python_for.cache_clear()
+    nobody = pwd.getpwnam("nobody")
+    account = bare_metal_order.Account("nobody", nobody.pw_uid, nobody.pw_gid, (nobody.pw_gid,))
+
+    as_worker, as_nobody = bare_metal_order._python_for(None), bare_metal_order._python_for(account)
+
+    bare_metal_order._python_for.cache_clear()
+    assert as_worker == str(private)
+    assert as_nobody == "/usr/bin/python3"
+
+
+DAEMON = "setsid sh -c 'setsid sleep 3600 & sleep 3600' & sleep 3600 & echo up; "
+
+
+@pytest.mark.parametrize("end", ["exec sleep 3600", "trap '' TERM; while :; do sleep 1; done"])
+async def test_destroy_reaches_every_descendant(harness: BareMetalHarness, end: str) -> None:
+    agent_id = fresh_agent_id()
+    await harness.backend.spawn(shell(agent_id, DAEMON + end, grace=0.2), silent)
+    await printed(harness, agent_id, "up")
+
+    await destroy(harness.backend, agent_id)
+
+    assert await harness.remains(agent_id) == []
+
+
+async def test_what_an_agent_leaves_running_ends_with_it(harness: BareMetalHarness) -> None:
+    agent_id = fresh_agent_id()
+    await harness.backend.spawn(shell(agent_id, DAEMON + "exit 5"), silent)
+
+    ended = await exit_of(harness.backend, agent_id)
+
+    assert ended.exit_code == 5
+    assert list(processes_of(agent_id)) == []
+
+
+async def test_sigterm_lets_the_agent_finish_within_its_grace(harness: BareMetalHarness) -> None:
+    agent_id = fresh_agent_id()
+    directory = harness.state_dir.parent / "finished"
+    directory.mkdir()
+    directory.chmod(0o777)
+    script = f"trap 'touch {directory}/yes; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+    await harness.backend.spawn(shell(agent_id, script, grace=20), silent)
+    await printed(harness, agent_id, "up")
+    begun = time.monotonic()
+
+    await destroy(harness.backend, agent_id)
+
+    assert (directory / "yes").exists()
+    assert time.monotonic() - begun < 10, "it waited for the whole grace"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, 137), (signal.SIGSEGV, 139)])
+async def test_a_signal_is_an_exit_code_as_a_shell_says_it(
+    harness: BareMetalHarness, number: signal.Signals, code: int
+) -> None:
+    agent_id = fresh_agent_id()
+    ref = await harness.backend.spawn(shell(agent_id, "exec sleep 3600"), silent)
+
+    os.kill(int(ref.ref), number)
+
+    assert (await exit_of(harness.backend, agent_id)).exit_code == code
+
+
+async def test_a_killed_supervisor_takes_its_agent_along_and_the_end_is_told(harness: BareMetalHarness) -> None:
+    agent_id = fresh_agent_id()
+    ref = await harness.backend.spawn(shell(agent_id, DAEMON + "exec sleep 3600"), silent)
+    await printed(harness, agent_id, "up")
+    (shim,) = shims_of(agent_id)
+
+    os.kill(shim, signal.SIGKILL)
+
+    ended = await exit_of(harness.backend, agent_id)
+    assert ended.exit_code is None
+    assert ended.log_tail == "up"
+    async with asyncio.timeout(10):
+        while process_stat(int(ref.ref)) is not None:
+            await asyncio.sleep(0.01)
+    assert list(processes_of(agent_id)), "the daemons are what this test is about"
+    await destroy(await harness.another(), agent_id)
+    assert await harness.remains(agent_id) == []
+
+
+async def test_a_supervisor_that_does_not_react_is_bypassed(harness: BareMetalHarness) -> None:
+    agent_id = fresh_agent_id()
+    await harness.backend.spawn(shell(agent_id, DAEMON + "exec sleep 3600", grace=0.1), silent)
+    await printed(harness, agent_id, "up")
+    (shim,) = shims_of(agent_id)
+    os.kill(shim, signal.SIGSTOP)
+
+    await destroy(harness.backend, agent_id)
+
+    assert await harness.remains(agent_id) == []
+
+
+def rewrite(harness: BareMetalHarness, agent_id: str, **fields: int | str) -> None:
+    path = harness.state_dir / agent_id / "started.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+@pytest.mark.parametrize("what", ["pid with another start time", "the same process of another boot"])
+async def test_a_recycled_pid_is_never_killed(harness: BareMetalHarness, what: str) -> None:
+    agent_id = fresh_agent_id()
+    await harness.backend.spawn(shell(agent_id, "exit 0"), silent)
+    await exit_of(harness.backend, agent_id)
+    with subprocess.Popen(["sleep", "3600"]) as stranger:
+        stat_of = process_stat(stranger.pid)
+        assert stat_of is not None
+        same = what.startswith("the same")
+        start_time = stat_of.start_time if same else stat_of.start_time - 1
+        rewrite(
+            harness,
+            agent_id,
+            pid=stranger.pid,
+            start_time=start_time,
+            shim_pid=stranger.pid,
+            shim_start_time=start_time,
+            boot_id="another boot" if same else boot_id(),
+        )
+        (harness.state_dir / agent_id / "ended.json").unlink()  # as if the shim had been killed
+
+        ended = await exit_of(harness.backend, agent_id)
+        await destroy(harness.backend, agent_id)
+
+        assert stranger.poll() is None
+        assert ended.exit_code is None
+        assert await harness.remains(agent_id) == []
+        stranger.kill()
+
+
+@pytest.mark.scenario("S14")
+async def test_after_a_reboot_the_agent_is_gone_is_told_and_is_not_started_again(harness: BareMetalHarness) -> None:
+    agent_id = fresh_agent_id()
+    first = await harness.backend.spawn(shell(agent_id, "exit 0"), silent)
+    await exit_of(harness.backend, agent_id)
+    rewrite(harness, agent_id, boot_id="the boot before")
+    (harness.state_dir / agent_id / "ended.json").unlink()
+    worker = await harness.another()
+
+    found, again = await worker.find(agent_id), await worker.spawn(shell(agent_id, "exec sleep 3600"), silent)
+
+    assert found is None
+    assert again == first
+    assert await harness.live(agent_id) == 0
+    assert (await exit_of(worker, agent_id)).exit_code is None
+
+
+async def test_output_is_capped_private_and_whole_at_its_end(harness: BareMetalHarness) -> None:
+    agent_id = fresh_agent_id()
+    await harness.backend.spawn(shell(agent_id, "yes 0123456789 | head -c 30000000; echo; echo last"), silent)
+
+    ended = await exit_of(harness.backend, agent_id)
+
+    logs = [harness.state_dir / agent_id / name for name in ("log", "log.1")]
+    assert sum(path.stat().st_size for path in logs) <= 10 * 1024 * 1024
+    assert {stat.S_IMODE(path.stat().st_mode) for path in logs} == {0o600}
+    assert ended.log_tail.endswith("\nlast")
+    assert await harness.backend.logs(agent_id, lines=1) == "last"
+
+
+@pytest.mark.parametrize("agent_id", ["../escape", "a/b", "", ".", ".hidden"])
+async def test_an_agent_id_cannot_leave_the_state_directory(harness: BareMetalHarness, agent_id: str) -> None:
+    with pytest.raises(PermanentSpawnError, match="cannot name an agent") as raised:
+        await harness.backend.spawn(shell(agent_id, "exit 0"), silent)
+
+    assert raised.value.code is SpawnCode.INVALID_SPEC
+    assert await harness.backend.find(agent_id) is None
+    assert await harness.backend.logs(agent_id) == ""
+    await destroy(harness.backend, agent_id)
+    assert list(harness.state_dir.iterdir()) == []
+
+
+def fails(number: int) -> Callable[..., None]:
+    def fail(*_args: object, **_kwargs: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "number", "code"),
+    [
+        (Records, "prepare", errno.ENOSPC, SpawnCode.DISK_FULL),
+        (Records, "write_intent", errno.ENOSPC, SpawnCode.DISK_FULL),
+        (subprocess, "Popen", errno.EAGAIN, SpawnCode.CAPACITY),
+        (subprocess, "Popen", errno.ENOMEM, SpawnCode.CAPACITY),
+    ],
+)
+async def test_a_host_that_is_full_may_be_tried_again_and_nothing_stays(
+    harness: BareMetalHarness, monkeypatch: pytest.MonkeyPatch, target: object, name: str, number: int, code: SpawnCode
+) -> None:
+    agent_id = fresh_agent_id()
+    with monkeypatch.context() as patched:
+        patched.setattr(target, name, fails(number))
+
+        with pytest.raises(TransientSpawnError) as raised:
+            await harness.backend.spawn(shell(agent_id, "exec sleep 3600"), silent)
+
+    assert raised.value.code is code
+    assert await harness.remains(agent_id) == []
+    await harness.backend.spawn(shell(agent_id, "exec sleep 3600"), silent)
+    assert await harness.live(agent_id) == 1
+
+
+async def test_a_damaged_record_holds_up_no_other_agent(harness: BareMetalHarness) -> None:
+    damaged, healthy = fresh_agent_id(), fresh_agent_id()
+    for agent_id in (damaged, healthy):
+        await harness.backend.spawn(shell(agent_id, "exit 3"), silent)
+        await exit_of(harness.backend, agent_id)
+    path = harness.state_dir / damaged / "intent.json"
+    whole = path.read_text()
+    path.write_text("{")
+
+    told = await exit_of(harness.backend, healthy)
+    owned = [compute.agent_id async for compute in harness.backend.owned()]
+    with pytest.raises(DestroyError, match=str(path)):
+        await harness.backend.destroy(damaged, facts_for(harness.backend), ScaleDownReason.SHUTDOWN)
+
+    assert told.exit_code == 3
+    assert owned == [healthy]
+    path.write_text(whole)
+
+
+@pytest.mark.scenario("S03")
+async def test_many_spawns_with_lost_replies_leave_one_process_each(harness: BareMetalHarness) -> None:
+    agent_ids = [fresh_agent_id() for _ in range(40)]
+    workers = [harness.backend, await harness.another()]
+
+    async def twice(number: int, agent_id: str) -> None:
+        for attempt in range(2):
+            await workers[(number + attempt) % 2].spawn(shell(agent_id, "exec sleep 3600"), silent)
+
+    await asyncio.gather(*(twice(number, agent_id) for number, agent_id in enumerate(agent_ids)))
+
+    live = [await harness.live(agent_id) for agent_id in agent_ids]
+    assert live == [1] * len(agent_ids)
+    await asyncio.gather(*(destroy(workers[0], agent_id) for agent_id in agent_ids))
+    assert list(harness.state_dir.iterdir()) == []
+
+
+async def test_a_supervisor_whose_worker_died_before_the_order_starts_nothing(harness: BareMetalHarness) -> None:
+    agent_id = fresh_agent_id()
+    await harness.crash_during_spawn(shell(agent_id, "exec sleep 3600"), "shim forked")
+    await live_becomes(harness, agent_id, 0)
+
+    async with asyncio.timeout(10):
+        while list(shims_of(agent_id)):
+            await asyncio.sleep(0.01)
+
+    assert await harness.backend.find(agent_id) is None
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04])
+async def test_a_supervisor_killed_during_the_start_leaves_an_error_or_an_end_and_never_an_orphan(
+    harness: BareMetalHarness, delay: float
+) -> None:
+    agent_id = fresh_agent_id()
+    spawning = asyncio.ensure_future(harness.backend.spawn(shell(agent_id, "exec sleep 3600"), silent))
+    while not (shims := list(shims_of(agent_id))) and not spawning.done():
+        await asyncio.sleep(0)
+    await asyncio.sleep(delay)
+
+    for shim in {*shims, *shims_of(agent_id)}:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(shim, signal.SIGKILL)
+    (outcome,) = await asyncio.gather(spawning, return_exceptions=True)
+
+    if isinstance(outcome, BaseException):
+        assert isinstance(outcome, TransientSpawnError)
+    else:
+        if not list(shims_of(agent_id)):  # only the process that had already handed over to it may have been hit
+            assert (await exit_of(harness.backend, agent_id)).exit_code is None
+        await destroy(harness.backend, agent_id)
+    assert await harness.remains(agent_id) == []
