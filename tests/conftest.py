@@ -9,4 +9,5 @@ pytest_plugins = [
     "tests.support.postgres_fixtures",
     "tests.support.temporal_fixtures",
     "tests.support.docker_fixtures",
+    "tests.support.compose_fixtures",
 ]
