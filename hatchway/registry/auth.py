@@ -108,6 +108,18 @@ async def check_container_auth(container: ContainerSpec | None, resolver: Secret
     )
 
 
+async def scaler_registry_auth(scaler: Scaler, host: str, resolver: SecretResolver) -> RegistryAuth | None:
+    """The scaler's own credentials for the registry `host`, or None when it has none. Raises as the others do."""
+    for index, own in enumerate(scaler.registry_auth):
+        field = f"scaler {scaler.name}: registryAuth[{index}]"
+        if same_registry(_host_of(own.registry, field), host):
+            declared = ContainerAuth(
+                username=own.username, usernameSecret=own.username_secret, tokenSecret=own.token_secret
+            )
+            return await resolve_credentials(declared, host, resolver, field=field, source="scaler")
+    return None
+
+
 async def resolve_credentials(
     auth: ContainerAuth, host: str, resolver: SecretResolver, *, field: str, source: str
 ) -> RegistryAuth:
@@ -148,7 +160,7 @@ def _check_username(username: str, field: str) -> None:
 
 def _registry_of(container: ContainerSpec, auth: ContainerAuth) -> str:
     """The registry that the credentials are for. The image's, or the one that a dockerfile's auth names."""
-    declared = _host_of(auth.registry) if auth.registry is not None else None
+    declared = _host_of(auth.registry, FIELD) if auth.registry is not None else None
     if container.image is None:
         if declared is None:
             raise AuthError(f"{FIELD}.registry is required with a dockerfile, whose FROM does not say where to log in")
@@ -162,11 +174,11 @@ def _registry_of(container: ContainerSpec, auth: ContainerAuth) -> str:
     return host
 
 
-def _host_of(text: str) -> str:
+def _host_of(text: str, field: str) -> str:
     try:
         return parse_registry_host(text)
     except InvalidReference as e:
-        raise AuthError(f"{FIELD}.registry: {e}") from None
+        raise AuthError(f"{field}.registry: {e}") from None
 
 
 def _image_of(text: str) -> ImageReference:
@@ -174,21 +186,3 @@ def _image_of(text: str) -> ImageReference:
         return parse_reference(text)
     except InvalidReference as e:
         raise AuthError(f"container.image: {e}") from None
-
-
-async def scaler_registry_auth(scaler: Scaler, host: str, resolver: SecretResolver) -> RegistryAuth | None:
-    """The scaler's own credentials for this registry, or None when it has none. Asked when the job brought none.
-
-    Raises SecretError or SecretNotAllowed for a reference that cannot be had.
-    """
-    for index, own in enumerate(scaler.registry_auth):
-        if _host_of(own.registry) == host:
-            declared = ContainerAuth(
-                registry=own.registry,
-                username=own.username,
-                usernameSecret=own.username_secret,
-                tokenSecret=own.token_secret,
-            )
-            field = f"scaler {scaler.name}: registryAuth.{index}"
-            return await resolve_credentials(declared, host, resolver, field=field, source="scaler")
-    return None

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from hatchway.config.schema import Scaler
-from hatchway.errors import SecretError
+from hatchway.errors import AuthError, SecretError
 from hatchway.model import ContainerSpec
-from hatchway.registry.auth import ContainerSpawn, resolve_container_spawn
-from hatchway.registry.pull import plan_pull
+from hatchway.registry.pull import pull_credentials
 from hatchway.secrets.resolver import SecretResolver
 
 OPERATORS = "ghcr.io/ops/agent:1"
+OF_JOB = {"username": "job", "tokenSecret": "reg:token"}
 
 
 def scaler(**fields: Any) -> Scaler:
@@ -27,21 +27,14 @@ def scaler(**fields: Any) -> Scaler:
     )  # fmt: skip
 
 
-async def job(resolver: SecretResolver, image: str, auth: dict[str, str] | None = None) -> ContainerSpawn:
-    declared = ContainerSpec.model_validate({"image": image, "auth": auth})
-    spawn = await resolve_container_spawn(declared, resolver)
-    assert spawn is not None
-    return spawn
-
-
 @pytest.mark.scenario("S31")
 @pytest.mark.parametrize(
     ("image", "auth", "user"),
     [
         # the job's explicit login wins over the scaler's for the same host
-        ("ghcr.io/team/app", {"username": "job", "tokenSecret": "reg:token"}, "job"),
+        ("ghcr.io/team/app", OF_JOB, "job"),
         ("ghcr.io/team/app", None, "operator"),
-        ("127.0.0.1:5000/team/app", {"username": "job", "tokenSecret": "reg:token"}, "job"),
+        ("127.0.0.1:5000/team/app", OF_JOB, "job"),
         ("127.0.0.1:5000/team/app", None, None),
         ("GHCR.IO/team/app", None, "operator"),
     ],
@@ -49,43 +42,55 @@ async def job(resolver: SecretResolver, image: str, auth: dict[str, str] | None 
 async def test_a_jobs_image_is_pulled_with_its_own_then_the_scalers_then_no_credentials(
     resolver: SecretResolver, image: str, auth: dict[str, str] | None, user: str | None
 ) -> None:
-    allowing = scaler(allowJobImage=True)
+    container = ContainerSpec.model_validate({"image": image, "auth": auth})
 
-    pull = await plan_pull(await job(resolver, image, auth), allowing, allowing.label_sets[0], resolver)
+    found = await pull_credentials(image, container, scaler(allowJobImage=True), resolver)
 
-    assert pull is not None
-    assert pull.of_job
-    assert pull.image.name == image
-    assert (pull.auth.username if pull.auth else None) == user
+    assert (found.username if found else None) == user
+    assert (found.source if found else None) == ({"job": "job", "operator": "scaler"}.get(user or ""))
 
 
-async def test_the_jobs_image_and_credentials_are_left_out_where_the_scaler_does_not_allow_them(
-    resolver: SecretResolver,
+@pytest.mark.parametrize(
+    ("container", "allow"),
+    [
+        (None, True),
+        ({"image": "ghcr.io/team/app", "auth": OF_JOB}, False),
+        ({"dockerfile": "Dockerfile", "auth": {**OF_JOB, "registry": "ghcr.io"}}, True),
+    ],
+)
+async def test_the_operators_image_is_never_pulled_with_the_jobs_credentials(
+    resolver: SecretResolver, container: dict[str, Any] | None, allow: bool
 ) -> None:
-    strict = scaler()
-    wanted = await job(resolver, "ghcr.io/team/app", {"username": "job", "tokenSecret": "reg:token"})
+    spec = ContainerSpec.model_validate(container) if container else None
 
-    pull = await plan_pull(wanted, strict, strict.label_sets[0], resolver)
+    found = await pull_credentials(OPERATORS, spec, scaler(allowJobImage=allow), resolver)
 
-    assert pull is not None
-    assert not pull.of_job
-    assert pull.image.normalized == OPERATORS
-    assert pull.auth is not None
-    assert (pull.auth.username, pull.auth.source) == ("operator", "scaler")
+    assert found is not None
+    assert (found.username, found.source) == ("operator", "scaler")
 
 
-async def test_without_any_image_there_is_nothing_to_pull(resolver: SecretResolver) -> None:
-    bare = Scaler.model_validate(
-        {"name": "metal", "type": "bare-metal", "maxAgents": 1, "labelSets": [{"labels": ["x"]}]}
-    )
-
-    assert await plan_pull(None, bare, bare.label_sets[0], resolver) is None
-
-
+@pytest.mark.parametrize(
+    ("own", "error", "words"),
+    [
+        (
+            {"registry": "ghcr.io", "tokenSecret": "reg:absent"},
+            SecretError,
+            r"registryAuth\[0\]\.tokenSecret.*reg:absent",
+        ),
+        ({"registry": "https://ghcr.io", "tokenSecret": "reg:token"}, AuthError, r"registryAuth\[0\]\.registry"),
+    ],
+)
 async def test_scaler_credentials_that_cannot_be_resolved_fail_and_never_pull_anonymously(
+    resolver: SecretResolver, own: dict[str, str], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=rf"scaler docker: registryAuth\[0\]{words}"):
+        await pull_credentials(OPERATORS, None, scaler(registryAuth=[own]), resolver)
+
+
+async def test_a_jobs_credentials_that_cannot_be_resolved_fail_where_the_scalers_would_have_served(
     resolver: SecretResolver,
 ) -> None:
-    broken = scaler(registryAuth=[{"registry": "ghcr.io", "tokenSecret": "reg:absent"}])
+    container = ContainerSpec.model_validate({"image": "ghcr.io/team/app", "auth": {"tokenSecret": "reg:absent"}})
 
-    with pytest.raises(SecretError, match=r"scaler docker: registryAuth\[0\].*reg:absent"):
-        await plan_pull(None, broken, broken.label_sets[0], resolver)
+    with pytest.raises(SecretError, match="reg:absent"):
+        await pull_credentials("ghcr.io/team/app", container, scaler(allowJobImage=True), resolver)
