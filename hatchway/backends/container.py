@@ -8,7 +8,9 @@ second attempt takes over the first one's.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -43,6 +45,7 @@ T = TypeVar("T")
 
 NAME = "container"
 _NO_GRACE = timedelta(0)
+_NAME_WITHOUT_CONTAINER = timedelta(seconds=3)
 
 
 class ContainerBackend:
@@ -92,49 +95,57 @@ class ContainerBackend:
         A container that was created by an attempt that then died keeps the environment of that attempt.
         """
         try:
-            facts = await self._engine.facts()
-            refuse_what_cannot_run(spec, self._installation_id, facts)
-            taken = await self._take_over(spec)
-            if taken is not None:
-                return taken
-            image = await self._images.ensure(_wanted(spec), progress)
-            progress(f"starting {spec.image}")
-            making = asyncio.create_task(self._make(spec, image))
-            return self._ref(await _settled(making, undo=self._remove_own))
+            return self._ref(await self._spawned(spec, progress))
         except EngineRefused as e:
-            if e.name_in_use:
-                return await self._adopt_by_name(spec, e)
             platform = (await self._engine.facts()).platform
             raise container_error(e, spec.image or "the image", platform=platform, secrets=spec.secret_values) from None
         except EngineUnreachable as e:
             raise engine_error(e) from None
 
-    async def _take_over(self, spec: SpawnSpec) -> ComputeRef | None:
-        for found in await self._list(spec.agent_id):
-            if _is_leaving(found):
-                raise TransientSpawnError(
-                    SpawnCode.DAEMON_UNAVAILABLE,
-                    f"the container of an earlier attempt for {spec.agent_id} is being removed; the next one follows",
-                )
-            if found["State"] in ("created", "configured", "initialized"):
-                await self._check_and_start(spec, found["Id"], await self._image_of(found))
-            log.info("container_taken_over", agent_id=spec.agent_id, container_id=found["Id"], state=found["State"])
-            return self._ref(found["Id"])
-        return None
-
-    async def _adopt_by_name(self, spec: SpawnSpec, refused: EngineRefused) -> ComputeRef:
-        """Another attempt won the name between our look and our create."""
-        try:
-            taken = await self._take_over(spec)
-        except EngineRefused:
-            taken = None
+    async def _spawned(self, spec: SpawnSpec, progress: Progress) -> str:
+        refuse_what_cannot_run(spec, self._installation_id, await self._engine.facts())
+        taken = await self._take_over(spec)
         if taken is not None:
             return taken
-        raise TransientSpawnError(
-            SpawnCode.DAEMON_UNAVAILABLE,
-            f"the name {container_name(spec.agent_id)} is taken by a container without this installation's labels, or "
-            f"by one that is just being removed; if it stays, see `docker ps -a` there ({plain(refused.text)[:200]})",
-        )
+        image = await self._images.ensure(_wanted(spec), progress)
+        progress(f"starting {spec.image}")
+        try:
+            return await _settled(asyncio.create_task(self._make(spec, image)), undo=self._remove_own)
+        except EngineRefused as e:
+            if not e.name_in_use:
+                raise
+            return await self._adopt_by_name(spec, e)
+
+    async def _take_over(self, spec: SpawnSpec) -> str | None:
+        """What an earlier attempt made, started where that attempt did not come to it."""
+        found = await self._list(spec.agent_id)
+        if not found:
+            return None
+        container_id = str(found[0]["Id"])
+        if _is_leaving(found[0]):
+            raise TransientSpawnError(
+                SpawnCode.DAEMON_UNAVAILABLE,
+                f"the container of an earlier attempt for {spec.agent_id} is being removed; the next one follows",
+            )
+        if found[0]["State"] in ("created", "configured", "initialized"):
+            starting = asyncio.create_task(self._start(spec, container_id, await self._image_of(found[0])))
+            await _settled(starting, undo=self._remove_own)
+        log.info("container_taken_over", agent_id=spec.agent_id, container_id=container_id, state=found[0]["State"])
+        return container_id
+
+    async def _adopt_by_name(self, spec: SpawnSpec, refused: EngineRefused) -> str:
+        """Another attempt won the name between our look and our create. The engine shows a container later than it
+        gives its name away, so it is looked for again for a moment."""
+        deadline = time.monotonic() + _NAME_WITHOUT_CONTAINER.total_seconds()
+        while (taken := await self._take_over(spec)) is None:
+            if time.monotonic() > deadline:
+                raise TransientSpawnError(
+                    SpawnCode.DAEMON_UNAVAILABLE,
+                    f"the name {container_name(spec.agent_id)} is taken by a container without this installation's "
+                    f"labels; see `docker ps -a` there ({plain(refused.text)[:200]})",
+                )
+            await asyncio.sleep(0.05)
+        return taken
 
     async def _image_of(self, container: dict[str, Any]) -> Image:
         image = await self._images.by_id(container["ImageID"])
@@ -143,7 +154,7 @@ class ContainerBackend:
         return image
 
     async def _make(self, spec: SpawnSpec, image: Image) -> str:
-        """Create, check and start; whatever fails after the create takes the container with it."""
+        """Create and start; whatever fails after the create takes the container with it."""
         command = inject_command() if spec.label_set.agent == "inject" else None
         if command is None and not image.command:
             raise PermanentSpawnError(
@@ -155,22 +166,24 @@ class ContainerBackend:
         container_id = await self._engine.call(
             "create a container", lambda c: create(c, spec, image.id, command, socket), late=_remove_unstarted
         )
-        try:
-            await self._check_and_start(spec, container_id, image)
-        except BaseException:
-            await self._remove_own(container_id)
-            raise
-        return container_id
+        return await self._start(spec, container_id, image)
 
-    async def _check_and_start(self, spec: SpawnSpec, container_id: str, image: Image) -> None:
+    async def _start(self, spec: SpawnSpec, container_id: str, image: Image) -> str:
+        """Check, copy the agent, start. A container that cannot be started is removed."""
+
         def work(client: Client) -> None:
             check_entry(client, container_id, image, spec)
             if spec.label_set.agent == "inject":
                 inject_agent(client, container_id, self._agent())
             client.start(container_id)
 
-        # Starting waits for the engine's network and cgroup work, which a burst of starts queues for.
-        await self._engine.call("start a container", work, timeout=self._engine.call_timeout * 2)
+        try:
+            # Starting waits for the engine's network and cgroup work, which a burst of starts queues for.
+            await self._engine.call("start a container", work, timeout=self._engine.call_timeout * 2)
+        except BaseException:
+            await self._remove_own(container_id)
+            raise
+        return container_id
 
     async def _remove_own(self, container_id: str) -> None:
         try:
@@ -198,8 +211,9 @@ class ContainerBackend:
 
     async def exits(self) -> AsyncIterator[ComputeExit]:
         """Ends that no teardown brought about, with exit code and redacted log tail. See `Exits` for what it raises."""
-        async for exit_ in Exits(self._engine, self._installation_id).watch():
-            yield exit_
+        async with aclosing(Exits(self._engine, self._installation_id).watch()) as watch:
+            async for exit_ in watch:
+                yield exit_
 
     async def owned(self) -> AsyncIterator[OwnedCompute]:
         for container in await self._list(None):
@@ -210,7 +224,7 @@ class ContainerBackend:
         def work(client: Client, container_id: str) -> str:
             secrets = secret_values(client.inspect_container(container_id))
             text = read_log(client, container_id, lines)
-            return redact(plain(redact(text, secrets)), secrets)
+            return redact(plain(redact(text, secrets)), secrets).rstrip("\n")
 
         for container in await self._list(agent_id):
             try:

@@ -11,7 +11,8 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -59,9 +60,9 @@ class Exits:
         self._events: asyncio.Queue[dict[str, Any] | BaseException] = asyncio.Queue()
         self._over = threading.Event()
 
-    async def watch(self) -> AsyncIterator[ComputeExit]:
+    async def watch(self) -> AsyncGenerator[ComputeExit]:
         """Runs until it is closed. Raises EngineUnreachable or EngineRefused when the engine goes away."""
-        since = await self._engine.call("tell the time", lambda c: c.info().get("SystemTime") or "")
+        since = await self._engine.call("tell the time", _engine_time)
         loop = asyncio.get_running_loop()
         threading.Thread(target=self._listen, args=(loop, since), daemon=True, name="engine: events").start()
         try:
@@ -166,6 +167,11 @@ class Exits:
         if exit_ is not None:
             self._told.add(container_id)
         return exit_
+
+
+def _engine_time(client: Client) -> str:
+    """The engine's own clock, in whole seconds of Unix time: the only form of `since` that all engines take."""
+    return str(int(datetime.fromisoformat(client.info()["SystemTime"]).timestamp()))
 
 
 _ENDED = frozenset({"exited", "dead", "stopped"})
