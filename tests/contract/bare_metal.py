@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -168,3 +170,16 @@ class BareMetalHarness:
             await self.backend.destroy(owned.agent_id, facts_for(self.backend), ScaleDownReason.SHUTDOWN)
         for backend in self.backends:
             await backend.close()
+
+
+@contextlib.asynccontextmanager
+async def bare_metal_harness() -> AsyncIterator[BareMetalHarness]:
+    """A harness with a state directory that an agent's user can pass through, which pytest's own (0700) are not."""
+    base = Path(tempfile.mkdtemp(prefix="hatchway-"))
+    base.chmod(0o711)
+    harness = BareMetalHarness(base / "state")
+    try:
+        yield harness
+    finally:
+        await harness.close()
+        shutil.rmtree(base)
