@@ -75,9 +75,9 @@ async def test_the_operators_image_is_never_pulled_with_the_jobs_credentials(
         (
             {"registry": "ghcr.io", "tokenSecret": "reg:absent"},
             SecretError,
-            r"registryAuth\[0\]\.tokenSecret.*reg:absent",
+            r"\.tokenSecret.*reg:absent",
         ),
-        ({"registry": "https://ghcr.io", "tokenSecret": "reg:token"}, AuthError, r"registryAuth\[0\]\.registry"),
+        ({"registry": "https://ghcr.io", "tokenSecret": "reg:token"}, AuthError, r"\.registry.*scheme"),
     ],
 )
 async def test_scaler_credentials_that_cannot_be_resolved_fail_and_never_pull_anonymously(
