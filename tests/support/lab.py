@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
@@ -46,8 +49,9 @@ from hatchway.store.outcomes import Outcomes
 from hatchway.store.pool import Database
 from hatchway.store.slots import Slots
 from hatchway.task_queues import CONTROL, host_queue, spawn_queue
+from tests.support.namespaces import Namespaces, until
 from tests.support.scripted import Cloud, ScriptedBackend
-from tests.support.stack import laptop, new_namespace, until
+from tests.support.stack import laptop
 
 SCALER = "laptop"
 
@@ -74,6 +78,9 @@ class Lab:
 
     def handle(self, started: Started) -> WorkflowHandle[Any, Any]:
         return self.temporal.get_workflow_handle(started.workflow_id)
+
+    def run_of(self, started: Started, run_id: str) -> WorkflowHandle[Any, Any]:
+        return self.temporal.get_workflow_handle(started.workflow_id, run_id=run_id)
 
     async def status(self, started: Started) -> ProvisionStatus:
         return await self.hatchway.status(started.workflow_id)
@@ -137,6 +144,28 @@ class Lab:
     async def signal(self, started: Started, name: str, payload: Any) -> None:
         await self.handle(started).signal(name, payload)
 
+    async def reset(self, started: Started, *, to_start: bool = False) -> Started:
+        """`temporal workflow reset`: to the first workflow task, or to the last one that is complete."""
+        handle = self.handle(started)
+        run_id = (await handle.describe()).run_id
+        finished = [
+            event.event_id
+            async for event in self.temporal.get_workflow_handle(
+                started.workflow_id, run_id=run_id
+            ).fetch_history_events()
+            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+        ]
+        answer = await self.temporal.workflow_service.reset_workflow_execution(
+            ResetWorkflowExecutionRequest(
+                namespace=self.temporal.namespace,
+                workflow_execution=WorkflowExecution(workflow_id=started.workflow_id, run_id=run_id),
+                reason="by test",
+                workflow_task_finish_event_id=finished[0 if to_start else -1],
+                request_id=uuid.uuid4().hex,
+            )
+        )
+        return replace(started, run_id=answer.run_id)
+
     # ── hosts and configuration ─────────────────────────────────────────────────────────────────────────────────
 
     async def apply(self, config: dict[str, Any]) -> None:
@@ -148,7 +177,7 @@ class Lab:
     def start_host(self, backend: ScriptedBackend, *, spawns: bool = True, scaler: str = SCALER) -> None:
         """Poll the queues of one host, and of the scaler unless it only serves what is bound to it."""
         compute = self.compute(backend)
-        queues = {host_queue(backend.host_id): [compute.spawn, compute.teardown]}
+        queues: dict[str, list[Callable[..., Any]]] = {host_queue(backend.host_id): [compute.spawn, compute.teardown]}
         if spawns:
             queues[spawn_queue(scaler)] = [compute.spawn]
         for queue, serves in queues.items():
@@ -190,9 +219,11 @@ class Lab:
 
 
 @asynccontextmanager
-async def running_lab(address: str, database_url: str, config: dict[str, Any] | None = None) -> AsyncIterator[Lab]:
+async def running_lab(
+    namespaces: Namespaces, database_url: str, config: dict[str, Any] | None = None
+) -> AsyncIterator[Lab]:
     async with AsyncExitStack() as exits:
-        temporal = await new_namespace(address)
+        temporal = await namespaces.take()
         db = await exits.enter_async_context(Database.open(database_url))
         cloud = Cloud()
         environ: dict[str, str] = {}

@@ -10,22 +10,16 @@ import json
 import shutil
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from temporalio.api.enums.v1 import IndexedValueType
-from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
-from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
-from temporalio.service import RPCError, RPCStatusCode
 
 import worker
-from hatchway import search_attributes
-from hatchway.client import HatchwayClient, Started, plugin
+from hatchway.client import HatchwayClient, Started
 from hatchway.config.current import apply
 from hatchway.config.schema import Config
 from hatchway.gateway.server import serve
@@ -35,60 +29,16 @@ from hatchway.store.config_versions import ConfigVersions
 from hatchway.store.outcomes import Outcomes
 from hatchway.store.pool import Database
 from hatchway.store.slots import Slots
-
-PATIENCE = 60.0
-"""Seconds that a test waits for a condition before it says that it never came true."""
-
-
-async def new_namespace(address: str) -> Client:
-    """A fresh namespace of the dev server with Hatchway's search attributes, and a client of it."""
-    name = f"t-{uuid.uuid4().hex[:12]}"
-    admin = await Client.connect(address)
-    request = RegisterNamespaceRequest(namespace=name)
-    request.workflow_execution_retention_period.FromTimedelta(timedelta(days=1))
-    await admin.workflow_service.register_namespace(request)
-    attributes = {key.name: IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD for key in search_attributes.ALL}
-
-    async def registered() -> bool:
-        try:
-            await admin.operator_service.add_search_attributes(
-                AddSearchAttributesRequest(namespace=name, search_attributes=attributes)
-            )
-        except RPCError as e:
-            return e.status is RPCStatusCode.ALREADY_EXISTS
-        return True
-
-    await until(registered)
-    client = await Client.connect(address, namespace=name, plugins=[plugin()])
-
-    async def visible() -> bool:
-        try:
-            await worker.probe_search_attributes(client)
-        except (RPCError, worker.WorkerRefused):
-            return False
-        return True
-
-    await until(visible)
-    return client
-
-
-async def until(condition: Callable[[], Any], patience: float = PATIENCE, what: str = "") -> Any:
-    """Await a condition, which may be a coroutine function; its value. Fails the test when it never comes true."""
-    async with asyncio.timeout(patience):
-        while True:
-            value = condition()
-            if asyncio.iscoroutine(value):
-                value = await value
-            if value:
-                return value
-            await asyncio.sleep(0.02)
+from tests.support.namespaces import Namespaces, until
 
 
 def laptop(**scaler: Any) -> dict[str, Any]:
     """A configuration of one bare-metal scaler whose agents run `true`; `scaler` overrides its keys."""
     return {
         "version": 1,
-        "scalers": [{"name": "laptop", "type": "bare-metal", "maxAgents": 4, "labelSets": [label_set("linux")], **scaler}],
+        "scalers": [
+            {"name": "laptop", "type": "bare-metal", "maxAgents": 4, "labelSets": [label_set("linux")], **scaler}
+        ],
     }
 
 
@@ -180,7 +130,7 @@ async def _start_gateway(stack: AsyncExitStack, database_url: str, temporal: Cli
 
 @asynccontextmanager
 async def running_stack(
-    address: str,
+    namespaces: Namespaces,
     database_url: str,
     config: dict[str, Any] | None = None,
     *,
@@ -190,7 +140,7 @@ async def running_stack(
 ) -> AsyncIterator[Stack]:
     """A worker and a gateway on a namespace of their own. Nothing of either is left when it ends."""
     async with AsyncExitStack() as exits:
-        temporal = await new_namespace(address)
+        temporal = await namespaces.take()
         db = await exits.enter_async_context(Database.open(database_url))
         state_dir = Path(tempfile.mkdtemp(prefix="hatchway-host-"))
         state_dir.chmod(0o755)

@@ -12,6 +12,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
 from hatchway.dev.temporal import EmbeddedTemporal, dev_server_arguments, temporal_binary
+from tests.support.namespaces import Namespaces
 
 
 @dataclass
@@ -37,6 +38,14 @@ async def temporal(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Te
     directory = tmp_path_factory.mktemp("temporal")
     async with EmbeddedTemporal(directory, persistent=False, ui=False) as server:
         yield TemporalServer(server, await connect(server.address))
+
+
+@pytest.fixture(scope="session")
+async def namespaces(temporal: TemporalServer) -> AsyncIterator[Namespaces]:
+    """Namespaces of the run's dev server, one for each test that runs workers: they poll queues with fixed names."""
+    made = Namespaces(temporal.address)
+    yield made
+    made.stop()
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.support.lab import Lab, running_lab
+from tests.support.namespaces import Namespaces
 from tests.support.stack import Stack, label_set, laptop, running_stack
-from tests.support.temporal_fixtures import TemporalServer
 
 
 @pytest.fixture(scope="module")
-async def stack(temporal: TemporalServer, module_database_url: str) -> AsyncIterator[Stack]:
+async def stack(namespaces: Namespaces, module_database_url: str) -> AsyncIterator[Stack]:
     """Worker and gateway, with one scaler: `linux` agents run a short job, `serve` agents wait to be drained."""
     config = laptop(
         maxAgents=8,
@@ -20,12 +20,12 @@ async def stack(temporal: TemporalServer, module_database_url: str) -> AsyncIter
             label_set("serve"),
         ],
     )
-    async with running_stack(temporal.address, module_database_url, config) as running:
+    async with running_stack(namespaces, module_database_url, config) as running:
         yield running
 
 
 @pytest.fixture
-async def lab(temporal: TemporalServer, database_url: str) -> AsyncIterator[Lab]:
+async def lab(namespaces: Namespaces, database_url: str) -> AsyncIterator[Lab]:
     """The workflows with a scripted backend, for the edges."""
-    async with running_lab(temporal.address, database_url) as running:
+    async with running_lab(namespaces, database_url) as running:
         yield running

@@ -19,8 +19,8 @@ from hatchway.model import (
     ScaleDownReason,
 )
 from tests.support.lab import Lab
+from tests.support.namespaces import until
 from tests.support.scripted import Gate
-from tests.support.stack import until
 
 S = ProvisionState
 

@@ -1,0 +1,185 @@
+"""Teardown that does not go through at once: rounds, the hand-over, hosts that nobody polls, and an operator's word."""
+
+from __future__ import annotations
+
+import pytest
+from temporalio.client import WorkflowExecutionStatus
+
+from hatchway.errors import DestroyError, ErrorType
+from hatchway.model import EndReason, ProvisionState, TeardownState
+from tests.support.lab import Lab
+from tests.support.namespaces import until
+from tests.support.scripted import ScriptedBackend
+from tests.support.stack import laptop
+
+S = ProvisionState
+QUICK = laptop(stopGraceSeconds=0)
+
+
+async def _at_work(lab: Lab, job_id: str = "job-1"):  # type: ignore[no-untyped-def]
+    await lab.apply(QUICK)
+    started = await lab.provision(job_id=job_id)
+    await lab.reaches(started, S.AWAITING_ADOPTION)
+    await lab.adopt(started)
+    return started
+
+
+@pytest.mark.scenario("S04", "S05")
+async def test_a_backend_that_is_away_is_asked_again_and_the_slot_is_held(lab: Lab) -> None:
+    asked = 0
+
+    async def away(agent_id: str) -> None:
+        nonlocal asked
+        asked += 1
+        if asked < 4:
+            raise DestroyError("the engine answered 500")
+
+    lab.backend.before_destroy = away
+    started = await _at_work(lab)
+
+    await lab.complete(started)
+    await until(lambda: asked >= 2)
+    held = await lab.slots.get(started.agent_id)
+    outcome = await lab.outcome(started)
+
+    assert held is not None
+    assert held.closing
+    assert outcome.teardown is TeardownState.CONFIRMED
+    assert asked == 4
+    await lab.nothing_left()
+
+
+@pytest.mark.scenario("S04")
+async def test_a_first_round_that_fails_hands_over_and_the_outcome_stands(lab: Lab) -> None:
+    """The job is free to be offered again; the slot is held until the compute is gone."""
+    broken = True
+
+    async def away(agent_id: str) -> None:
+        if broken:
+            raise DestroyError("the engine answered 500")
+
+    lab.backend.before_destroy = away
+    started = await _at_work(lab)
+    await lab.complete(started)
+
+    outcome = await lab.outcome(started)
+
+    assert outcome.teardown is TeardownState.PENDING
+    assert outcome.end_reason is EndReason.COMPLETED
+    teardown = lab.temporal.get_workflow_handle(f"teardown/{started.agent_id}")
+    assert (await teardown.describe()).status is WorkflowExecutionStatus.RUNNING
+    row = await lab.slots.get(started.agent_id)
+    assert row is not None
+    assert row.closing
+    broken = False
+    assert (await teardown.result())["teardown"] == "confirmed"
+    recorded = await lab.outcomes.get(started.agent_id)
+    assert recorded is not None
+    assert (recorded.end_reason, recorded.result) == ("completed", "succeeded")
+    await lab.nothing_left()
+
+
+async def test_a_host_that_is_gone_for_good_is_named_and_can_be_forgotten(lab: Lab) -> None:
+    started = await _at_work(lab)
+    await lab.stop_host("host-1")
+    await lab.complete(started)
+
+    outcome = await lab.outcome(started)
+
+    assert outcome.teardown is TeardownState.PENDING
+    teardown = lab.temporal.get_workflow_handle(f"teardown/{started.agent_id}")
+
+    async def named() -> bool:
+        return "nobody polls host host-1" in await _details(teardown)
+
+    await until(named, patience=90)
+    assert f"hatchway forget {started.agent_id}" in await _details(teardown)
+    assert await lab.hatchway.forget(started.workflow_id, started.agent_id)
+    assert (await teardown.result())["teardown"] == "pending"
+    assert await lab.slots.get(started.agent_id) is None
+
+
+async def test_a_job_whose_teardown_is_stuck_gets_a_new_agent_when_it_is_offered_again(lab: Lab) -> None:
+    broken = True
+
+    async def away(agent_id: str) -> None:
+        if broken and agent_id == first.agent_id:
+            raise DestroyError("the engine answered 500")
+
+    first = await _at_work(lab)
+    lab.backend.before_destroy = away
+    await lab.exits(first)
+    assert (await lab.failure(first)).error_type == ErrorType.AGENT_LOST
+
+    second = await lab.provision(job_id="job-1")
+    await lab.reaches(second, S.AWAITING_ADOPTION)
+
+    assert {row.agent_id for row in await lab.slots.list()} == {first.agent_id, second.agent_id}
+    await lab.adopt(second)
+    await lab.complete(second)
+    await lab.outcome(second)
+    broken = False
+    await lab.temporal.get_workflow_handle(f"teardown/{first.agent_id}").result()
+    await lab.nothing_left()
+
+
+async def test_no_stamp_means_no_teardown(lab: Lab) -> None:
+    """A provision that ends before any host was stamped asks nobody to destroy anything."""
+    await lab.stop_host("host-1")
+    started = await lab.provision(job_id="job-1")
+    await lab.reaches(started, S.SPAWNING)
+
+    await lab.release(started)
+
+    assert (await lab.failure(started)).error_type == ErrorType.RELEASED
+    assert lab.cloud.log == []
+    await lab.nothing_left()
+
+
+@pytest.mark.scenario("S01")
+async def test_a_retry_on_another_host_is_sent_to_the_host_of_the_effect(lab: Lab) -> None:
+    """The first host dies between the effect and its reply; a second one polls the same scaler."""
+    made = False
+
+    async def reply_lost(agent_id: str) -> None:
+        nonlocal made
+        if not made:
+            made = True
+            raise RuntimeError("the reply is lost")
+
+    lab.backend.after_create = reply_lost
+    other = ScriptedBackend(lab.cloud, host="host-2")
+    started = await lab.provision(job_id="job-1")
+    await until(lambda: made)
+    await lab.stop_host("host-1")
+    lab.start_host(other)
+
+    async def bound() -> bool:
+        history = await lab.handle(started).fetch_history()
+        return any("hatchway.host.host-1" in str(event) for event in history.events)
+
+    await until(bound)
+    lab.start_host(lab.backend, spawns=False)
+    await lab.reaches(started, S.AWAITING_ADOPTION)
+    await lab.adopt(started)
+    await lab.complete(started)
+    await lab.outcome(started)
+
+    assert lab.cloud.created(started.agent_id) == 1
+    assert all(host == "host-1" for what, _, host in lab.cloud.log if what != "asked to destroy")
+    await lab.nothing_left()
+
+
+async def test_a_target_that_only_accepts_a_teardown_is_said_to_have_accepted(lab: Lab) -> None:
+    lab.backend.accepts_only = True
+    started = await _at_work(lab)
+    await lab.complete(started)
+
+    assert (await lab.outcome(started)).teardown is TeardownState.ACCEPTED
+    await lab.nothing_left()
+
+
+async def _details(handle: object) -> str:
+    """The current details, as the UI fetches them."""
+    metadata = await handle.query("__temporal_workflow_metadata")  # type: ignore[attr-defined]
+    return str(metadata.get("currentDetails", "")) if isinstance(metadata, dict) else str(metadata.current_details)
