@@ -1,0 +1,62 @@
+"""Real gateways before the real workflows, Temporal and Postgres."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from temporalio.client import Client
+
+from hatchway.gateway.server import serve
+from hatchway.gateway.settings import GatewaySettings
+from tests.support.door import Door, OpenDoor
+from tests.support.lab import Lab, running_lab
+from tests.support.namespaces import Namespaces
+from tests.support.stack import laptop
+
+
+@pytest.fixture(scope="module")
+async def lab(namespaces: Namespaces, module_database_url: str) -> AsyncIterator[Lab]:
+    """The provision workflows, with a scripted backend, shared by the tests of one file."""
+    async with running_lab(namespaces, module_database_url, laptop(maxAgents=200, maxConcurrentSpawns=20)) as running:
+        yield running
+
+
+@pytest.fixture
+async def open_door(module_database_url: str, lab: Lab) -> AsyncIterator[OpenDoor]:
+    """Starts gateways; each is another instance unless it is given an `instance_id`. All are stopped after the test."""
+    doors: list[Door] = []
+
+    async def open_one(dsn: str | None = None, temporal: Client | None = None, **settings: Any) -> Door:
+        settings.setdefault("instance_id", f"gateway-{secrets.token_hex(4)}")
+        stop, url = asyncio.Event(), asyncio.get_running_loop().create_future()
+        chosen = GatewaySettings(bind="127.0.0.1:0", metrics_bind=None, **settings)
+        task = asyncio.create_task(
+            serve(chosen, dsn or module_database_url, temporal or lab.temporal, stop=stop, started=url.set_result)
+        )
+        await asyncio.wait([task, url], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+        http = httpx.AsyncClient(timeout=30, trust_env=False)
+
+        async def end() -> None:
+            stop.set()
+            await task
+            await http.aclose()
+
+        doors.append(Door(str(await url), http, end))
+        return doors[-1]
+
+    yield open_one
+    for door in doors:
+        await door.stop()
+
+
+@pytest.fixture
+async def door(open_door: OpenDoor) -> Door:
+    """One gateway. No test is slowed down by the refusals of another: the limit on them is high."""
+    return await open_door(refused_redeems_per_minute=10_000)
