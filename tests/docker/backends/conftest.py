@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
@@ -17,7 +19,7 @@ from hatchway.backends.container_private import LABEL, PREFIX
 from hatchway.config.schema import LabelSet, Scaler, ScalerType
 from hatchway.dev.registry import EmbeddedRegistry
 from hatchway.registry.auth import RegistryAuth
-from tests.docker.backends.rig import HOST_ID, MakeBackend, MakeSpec, containers_of
+from tests.docker.backends.rig import HOST_ID, MakeBackend, MakeSpec, ShellImage, containers_of
 from tests.support.proxy import FaultProxy
 
 
@@ -87,6 +89,30 @@ def _nothing_left(docker_client: docker.DockerClient, installation: str) -> Iter
 def ours(docker_client: docker.DockerClient, installation: str) -> Callable[[], list[dict[str, Any]]]:
     """What this test's installation has on the engine, in any state."""
     return lambda: containers_of(docker_client, installation)
+
+
+@pytest.fixture(scope="session")
+def shell_image(docker_client: docker.DockerClient, scratch_image: str) -> Iterator[ShellImage]:
+    made: list[str] = []
+
+    def make(script: str, *changes: str) -> str:
+        tag = hashlib.sha256(repr((script, changes)).encode()).hexdigest()[:16]
+        container = docker_client.api.create_container(scratch_image, command=["x"])["Id"]
+        settings = "\n".join([f"ENTRYPOINT {json.dumps(['/bin/sh', '-c', script])}", *changes])
+        docker_client.api.commit(container, repository="hatchway-test/shell", tag=tag, changes=settings)
+        docker_client.api.remove_container(container)
+        made.append(f"hatchway-test/shell:{tag}")
+        return made[-1]
+
+    yield make
+    for name in set(made):
+        docker_client.api.remove_image(name, force=True)
+
+
+@pytest.fixture
+def idle_image(shell_image: ShellImage) -> str:
+    """A local image whose agent runs until it is told to stop."""
+    return shell_image("exec sleep 3600")
 
 
 @pytest.fixture

@@ -89,3 +89,9 @@ class RudeRegistry:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+class ShellImage(Protocol):
+    """The name of a local image whose entrypoint is this shell script; `changes` as in a Dockerfile."""
+
+    def __call__(self, script: str, *changes: str) -> str: ...

@@ -149,7 +149,7 @@ async def test_a_registry_that_hangs_is_given_up_and_stops_nobody_else(
     registry: EmbeddedRegistry,
     registry_images: RegistryImages,
     login: RegistryAuth,
-    agent_image: str,
+    idle_image: str,
     with_credentials: bool,
 ) -> None:
     backend = make_backend(call_timeout=timedelta(seconds=3), pull_stall=timedelta(seconds=3))
@@ -159,7 +159,7 @@ async def test_a_registry_that_hangs_is_given_up_and_stops_nobody_else(
     hanging = asyncio.create_task(failure(backend, wanted, within=12))
     await asyncio.sleep(0)
     started = time.monotonic()
-    await backend.spawn(spec(agent_image), quiet)
+    await backend.spawn(spec(idle_image), quiet)
     other_took = time.monotonic() - started
     failed = await hanging
 

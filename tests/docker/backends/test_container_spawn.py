@@ -27,9 +27,9 @@ def inspected(client: docker.DockerClient, ref: ComputeRef) -> dict[str, Any]:
 
 
 async def test_a_container_carries_what_finds_it_again(
-    backend: ContainerBackend, spec: MakeSpec, docker_client: docker.DockerClient, agent_image: str, installation: str
+    backend: ContainerBackend, spec: MakeSpec, docker_client: docker.DockerClient, idle_image: str, installation: str
 ) -> None:
-    wanted = spec(agent_image, job_id="job-1", run_id="run-1")
+    wanted = spec(idle_image, job_id="job-1", run_id="run-1")
 
     ref = await backend.spawn(wanted, quiet)
 
@@ -45,7 +45,7 @@ async def test_a_container_carries_what_finds_it_again(
         "kici-bound-job-id": "job-1",
         "kici-run-id": "run-1",
         "hatchway.installation": installation,
-        "hatchway.image": agent_image,
+        "hatchway.image": idle_image,
         "hatchway.stop-grace-seconds": "5",
         "hatchway.secret-env": "",
     }
@@ -54,9 +54,9 @@ async def test_a_container_carries_what_finds_it_again(
 
 
 async def test_an_agent_runs_walled_in(
-    backend: ContainerBackend, spec: MakeSpec, docker_client: docker.DockerClient, agent_image: str
+    backend: ContainerBackend, spec: MakeSpec, docker_client: docker.DockerClient, idle_image: str
 ) -> None:
-    wanted = spec(agent_image, mcpu=500, mem_bytes=64 * MIB, cap_add=["NET_BIND_SERVICE"])
+    wanted = spec(idle_image, mcpu=500, mem_bytes=64 * MIB, cap_add=["NET_BIND_SERVICE"])
 
     ref = await backend.spawn(wanted, quiet)
 
@@ -79,11 +79,11 @@ async def test_an_agent_sees_its_own_environment_and_nothing_of_the_worker(
     backend: ContainerBackend,
     spec: MakeSpec,
     docker_client: docker.DockerClient,
-    agent_image: str,
+    idle_image: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://user:password@proxy.invalid")
-    wanted = spec(agent_image, env={"KICI_AGENT_ID": "a", "LINES": "one\ntwo", "EMPTY": ""})
+    wanted = spec(idle_image, env={"KICI_AGENT_ID": "a", "LINES": "one\ntwo", "EMPTY": ""})
 
     ref = await backend.spawn(wanted, quiet)
 
@@ -93,9 +93,9 @@ async def test_an_agent_sees_its_own_environment_and_nothing_of_the_worker(
 
 
 async def test_the_engine_s_socket_is_inside_only_where_the_label_set_says_so(
-    backend: ContainerBackend, spec: MakeSpec, docker_client: docker.DockerClient, agent_image: str
+    backend: ContainerBackend, spec: MakeSpec, docker_client: docker.DockerClient, idle_image: str
 ) -> None:
-    ref = await backend.spawn(spec(agent_image, container_socket=True), quiet)
+    ref = await backend.spawn(spec(idle_image, container_socket=True), quiet)
 
     assert inspected(docker_client, ref)["HostConfig"]["Binds"] == ["/var/run/docker.sock:/var/run/docker.sock"]
 
@@ -107,16 +107,16 @@ async def test_a_second_spawn_takes_over_the_first_one_s_container(
     make_backend: MakeBackend,
     spec: MakeSpec,
     docker_client: docker.DockerClient,
-    agent_image: str,
+    idle_image: str,
     ours: Ours,
     state: str,
 ) -> None:
-    wanted = spec(agent_image)
+    wanted = spec(idle_image)
     first = await make_backend().spawn(wanted, quiet)
     if state == "created":
         labels = inspected(docker_client, first)["Config"]["Labels"]
         docker_client.api.remove_container(first.ref, force=True)
-        docker_client.containers.create(agent_image, name=f"hatchway-{wanted.agent_id}", labels=labels)
+        docker_client.containers.create(idle_image, name=f"hatchway-{wanted.agent_id}", labels=labels)
     elif state == "exited":
         docker_client.api.kill(first.ref)
         docker_client.api.wait(first.ref)
@@ -130,10 +130,10 @@ async def test_a_second_spawn_takes_over_the_first_one_s_container(
 
 @pytest.mark.scenario("S02")
 async def test_spawns_at_once_from_two_workers_make_one_container(
-    make_backend: MakeBackend, spec: MakeSpec, agent_image: str, ours: Ours
+    make_backend: MakeBackend, spec: MakeSpec, idle_image: str, ours: Ours
 ) -> None:
     workers = [make_backend(), make_backend()]
-    wanted = spec(agent_image)
+    wanted = spec(idle_image)
 
     refs = await asyncio.gather(*(worker.spawn(wanted, quiet) for worker in workers for _ in range(3)))
 
@@ -142,10 +142,10 @@ async def test_spawns_at_once_from_two_workers_make_one_container(
 
 
 async def test_a_name_that_a_stranger_took_is_left_to_the_stranger(
-    backend: ContainerBackend, spec: MakeSpec, docker_client: docker.DockerClient, agent_image: str
+    backend: ContainerBackend, spec: MakeSpec, docker_client: docker.DockerClient, idle_image: str
 ) -> None:
-    wanted = spec(agent_image)
-    stranger = docker_client.containers.create(agent_image, name=f"hatchway-{wanted.agent_id}")
+    wanted = spec(idle_image)
+    stranger = docker_client.containers.create(idle_image, name=f"hatchway-{wanted.agent_id}")
 
     try:
         with pytest.raises(Exception, match=r"the name hatchway-.* is taken") as refused:
@@ -171,12 +171,12 @@ REFUSED_SPECS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", REFUSED_SPECS)
 async def test_a_spawn_that_cannot_work_is_refused_for_good_and_leaves_nothing(
-    backend: ContainerBackend, spec: MakeSpec, agent_image: str, ours: Ours, name: str
+    backend: ContainerBackend, spec: MakeSpec, idle_image: str, ours: Ours, name: str
 ) -> None:
     fields, said = REFUSED_SPECS[name]
 
     with pytest.raises(PermanentSpawnError, match=said) as refused:
-        await backend.spawn(spec(agent_image, **fields), quiet)
+        await backend.spawn(spec(idle_image, **fields), quiet)
 
     assert refused.value.code == SpawnCode.INVALID_SPEC
     assert ours() == []
@@ -273,7 +273,7 @@ async def test_the_injected_agent_is_this_installation_s_own(
 @pytest.mark.scenario("S18")
 @pytest.mark.parametrize("cancels", [1, 3])
 async def test_a_cancelled_spawn_removes_its_container_before_the_cancel_goes_on(
-    backend: ContainerBackend, spec: MakeSpec, agent_image: str, ours: Ours, cancels: int
+    backend: ContainerBackend, spec: MakeSpec, idle_image: str, ours: Ours, cancels: int
 ) -> None:
     seen: list[str] = []
     spawning: asyncio.Task[ComputeRef]
@@ -284,7 +284,7 @@ async def test_a_cancelled_spawn_removes_its_container_before_the_cancel_goes_on
             for i in range(cancels):
                 asyncio.get_running_loop().call_later(0.05 * (i + 1), spawning.cancel)
 
-    spawning = asyncio.create_task(backend.spawn(spec(agent_image), cancel_at_the_start))
+    spawning = asyncio.create_task(backend.spawn(spec(idle_image), cancel_at_the_start))
 
     with pytest.raises(asyncio.CancelledError):
         await spawning
