@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from activities.errors import store_errors
 from activities.models import Completion, SpawnAnswer, SpawnInput, TeardownInput, TornDown
@@ -132,7 +132,7 @@ class ComputeActivities:
                 raise ApplicationError(
                     f"an earlier attempt had its effect on host {host_id}: the next one goes there",
                     host_id, activity.info().attempt,
-                    type=ErrorType.BOUND_TO_HOST, non_retryable=True,
+                    type=ErrorType.BOUND_TO_HOST, non_retryable=True, category=ApplicationErrorCategory.BENIGN,
                 )  # fmt: skip
             case RowClosing(end_reason=reason):
                 raise closing(f"it is closing: {reason}")
@@ -270,7 +270,12 @@ class Progress:
 
 
 def closing(why: str) -> ApplicationError:
-    return ApplicationError(f"nothing was spawned for this agent: {why}", type=ErrorType.CLOSING, non_retryable=True)
+    return ApplicationError(
+        f"nothing was spawned for this agent: {why}",
+        type=ErrorType.CLOSING,
+        non_retryable=True,
+        category=ApplicationErrorCategory.BENIGN,
+    )
 
 
 def spawn_failure(error: SpawnError, handled: set[str]) -> ApplicationError:

@@ -68,6 +68,8 @@ class Lab:
     backend: ScriptedBackend
     environ: dict[str, str]
     installation: str = ""
+    ended_with: ProvisionFailed | None = None
+    """The last failure that a scripted end has seen."""
     _hosts: dict[str, tuple[Worker, asyncio.Task[None]]] = field(default_factory=dict)
 
     # ── start and look ──────────────────────────────────────────────────────────────────────────────────────────
