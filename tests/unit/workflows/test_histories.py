@@ -31,6 +31,13 @@ async def _replay(name: str, registered: list[type[Any]] | None = None) -> None:
     await replayer.replay_workflow(WorkflowHistory.from_json(saved["workflow_id"], saved["history"]))
 
 
+@workflow.defn(name="ProvisionWorkflow")
+class Idle:
+    @workflow.run
+    async def run(self, request: Any = None) -> None:
+        return None
+
+
 @pytest.mark.scenario("S42")
 @pytest.mark.parametrize("name", ENDS)
 async def test_a_saved_history_replays(name: str) -> None:
@@ -64,12 +71,5 @@ def test_no_history_tells_of_the_machine_that_it_was_recorded_on() -> None:
 
 async def test_a_workflow_that_goes_another_way_is_caught() -> None:
     """The check itself can fail: a provision that does nothing does not replay."""
-
-    @workflow.defn(name="ProvisionWorkflow")
-    class Idle:
-        @workflow.run
-        async def run(self, request: Any = None) -> None:
-            return None
-
     with pytest.raises(workflow.NondeterminismError):
         await _replay("completed", [Idle])
