@@ -30,7 +30,6 @@ PIDS = 4096
 LOG_BYTES = "10m"
 """Per container, in one file: a job that prints without end must not fill the engine's disk."""
 
-_LOOPBACK = ("127.", "localhost", "::1")
 _SOCKET = "/var/run/docker.sock"
 
 
@@ -127,7 +126,7 @@ def refuse_what_cannot_run(spec: SpawnSpec, installation_id: str, facts: EngineF
 
 def _only_loopback(urls: str) -> bool:
     hosts = [urlsplit(url.strip()).hostname or "" for url in urls.split(",") if url.strip()]
-    return bool(hosts) and all(host.startswith(_LOOPBACK) for host in hosts)
+    return bool(hosts) and all(h.startswith("127.") or h in ("localhost", "::1") for h in hosts)
 
 
 def create(client: Client, spec: SpawnSpec, image_id: str, command: list[str] | None, socket: str) -> str:

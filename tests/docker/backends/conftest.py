@@ -19,8 +19,10 @@ from hatchway.backends.container_private import LABEL, PREFIX
 from hatchway.config.schema import LabelSet, Scaler, ScalerType
 from hatchway.dev.registry import EmbeddedRegistry
 from hatchway.registry.auth import RegistryAuth
-from tests.docker.backends.rig import HOST_ID, MakeBackend, MakeSpec, ShellImage, containers_of
+from tests.docker.backends.rig import HOST_ID, LocalImage, MakeBackend, MakeSpec, ShellImage, containers_of
 from tests.support.proxy import FaultProxy
+
+BUILT = "hatchway-test/built"
 
 
 @pytest.fixture
@@ -92,21 +94,28 @@ def ours(docker_client: docker.DockerClient, installation: str) -> Callable[[], 
 
 
 @pytest.fixture(scope="session")
-def shell_image(docker_client: docker.DockerClient, scratch_image: str) -> Iterator[ShellImage]:
-    made: list[str] = []
+def local_image(docker_client: docker.DockerClient, scratch_image: str) -> Iterator[LocalImage]:
+    made: set[str] = set()
 
-    def make(script: str, *changes: str) -> str:
-        tag = hashlib.sha256(repr((script, changes)).encode()).hexdigest()[:16]
-        container = docker_client.api.create_container(scratch_image, command=["x"])["Id"]
-        settings = "\n".join([f"ENTRYPOINT {json.dumps(['/bin/sh', '-c', script])}", *changes])
-        docker_client.api.commit(container, repository="hatchway-test/shell", tag=tag, changes=settings)
-        docker_client.api.remove_container(container)
-        made.append(f"hatchway-test/shell:{tag}")
-        return made[-1]
+    def make(entrypoint: list[str], *changes: str) -> str:
+        settings = "\n".join([f"ENTRYPOINT {json.dumps(entrypoint)}", *changes])
+        tag = hashlib.sha256(settings.encode()).hexdigest()[:16]
+        name = f"{BUILT}:{tag}"
+        if name not in made:
+            container = docker_client.api.create_container(scratch_image, command=["x"])["Id"]
+            docker_client.api.commit(container, repository=BUILT, tag=tag, changes=settings)
+            docker_client.api.remove_container(container)
+            made.add(name)
+        return name
 
     yield make
-    for name in set(made):
+    for name in made:
         docker_client.api.remove_image(name, force=True)
+
+
+@pytest.fixture(scope="session")
+def shell_image(local_image: LocalImage) -> ShellImage:
+    return lambda script, *changes: local_image(["/bin/sh", "-c", script], *changes)
 
 
 @pytest.fixture
@@ -147,7 +156,8 @@ def remove_containers(client: docker.DockerClient, installation: str) -> None:
 def forget(client: docker.DockerClient, host: str) -> None:
     """Remove the images of `host` with all their marks."""
     for volume in client.volumes.list(filters={"label": LABEL}):
-        if volume.attrs["Labels"][LABEL].startswith(f"{host}/"):
+        # By the address, not by the port: tests also go through proxies to the registry.
+        if volume.attrs["Labels"][LABEL].startswith(f"{host.partition(':')[0]}:"):
             volume.remove()
     for image in client.api.images():
         names = [*(image.get("RepoTags") or []), *(image.get("RepoDigests") or [])]

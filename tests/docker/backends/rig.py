@@ -91,6 +91,12 @@ class RudeRegistry:
         self._server.server_close()
 
 
+class LocalImage(Protocol):
+    """The name of a local busybox image with this entrypoint; `changes` as in a Dockerfile."""
+
+    def __call__(self, entrypoint: list[str], *changes: str) -> str: ...
+
+
 class ShellImage(Protocol):
     """The name of a local image whose entrypoint is this shell script; `changes` as in a Dockerfile."""
 

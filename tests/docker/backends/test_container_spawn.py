@@ -15,7 +15,7 @@ from hatchway.backends.container import ContainerBackend
 from hatchway.backends.container_entry import AGENT_PATH, agent_source
 from hatchway.errors import PermanentSpawnError, SpawnCode
 from hatchway.model import ComputeRef
-from tests.docker.backends.rig import HOST_ID, MakeBackend, MakeSpec, quiet
+from tests.docker.backends.rig import HOST_ID, LocalImage, MakeBackend, MakeSpec, quiet
 
 Ours = Callable[[], list[dict[str, Any]]]
 MIB = 1024 * 1024
@@ -219,27 +219,19 @@ async def test_an_image_that_cannot_run_an_agent_fails_at_once_and_leaves_nothin
     assert ours() == []
 
 
-def _entrypoint(client: docker.DockerClient, scratch: str, name: str, argv0: str) -> str:
-    container = client.api.create_container(scratch, command=["x"])
-    change = f'ENTRYPOINT ["{argv0}"]'
-    client.api.commit(container["Id"], repository="hatchway-test/entry", tag=name, changes=change)
-    client.api.remove_container(container["Id"])
-    return f"hatchway-test/entry:{name}"
+@pytest.fixture
+def entrypoint_absent(local_image: LocalImage) -> str:
+    return local_image(["/opt/no/such/agent"])
 
 
 @pytest.fixture
-def entrypoint_absent(docker_client: docker.DockerClient, scratch_image: str) -> str:
-    return _entrypoint(docker_client, scratch_image, "absent", "/opt/no/such/agent")
+def entrypoint_not_on_path(local_image: LocalImage) -> str:
+    return local_image(["no-such-agent"])
 
 
 @pytest.fixture
-def entrypoint_not_on_path(docker_client: docker.DockerClient, scratch_image: str) -> str:
-    return _entrypoint(docker_client, scratch_image, "not-on-path", "no-such-agent")
-
-
-@pytest.fixture
-def entrypoint_a_directory(docker_client: docker.DockerClient, scratch_image: str) -> str:
-    return _entrypoint(docker_client, scratch_image, "directory", "/bin")
+def entrypoint_a_directory(local_image: LocalImage) -> str:
+    return local_image(["/bin"])
 
 
 async def test_an_injected_agent_is_run_by_the_image_s_python(
