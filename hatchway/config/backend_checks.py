@@ -61,7 +61,7 @@ def _check_container(scaler: Scaler) -> Iterator[tuple[Path_, str]]:
             except InvalidReference as e:
                 yield (*path, "image"), str(e)
         elif not scaler.allow_job_image:
-            yield path, "needs an `image`, since the scaler does not say `allowJobImage: true`"
+            yield (*path, "image"), "is required, since the scaler does not say `allowJobImage: true`"
         if label_set.container_socket and scaler.allow_job_image:
             yield (
                 (*path, "containerSocket"),

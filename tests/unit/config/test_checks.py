@@ -107,7 +107,7 @@ def test_a_scaler_that_means_what_it_says_is_let_through(scaler: dict[str, Any])
         (with_set(DOCKER, runAsRoot=True), "labelSets[0].runAsRoot", "bare-metal"),
         (with_set(DOCKER, command=["x"]), "labelSets[0].command", "bare-metal"),
         (with_set(DOCKER, workingDirectory="/x"), "labelSets[0].workingDirectory", "bare-metal"),
-        (docker(labelSets=[{"labels": ["linux"]}]), "labelSets[0]", "needs an `image`"),
+        (docker(labelSets=[{"labels": ["linux"]}]), "labelSets[0].image", "is required"),
         (with_set(DOCKER, image="Nginx"), "labelSets[0].image", "lower case"),
         (with_set(DOCKER, image="u:hunter2@h/x"), "labelSets[0].image", "credentials"),
         (

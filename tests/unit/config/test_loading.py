@@ -99,6 +99,27 @@ def test_a_key_that_cannot_be_read_does_not_hide_what_the_checks_find_beside_it(
 
 
 @pytest.mark.parametrize(
+    ("broken", "found"),
+    [
+        ("{labels: 5, image: x}", ["labelSets[0].labels: must be a list"]),
+        ("{labels: [linux, gpu], image: [x]}", ["labelSets[0].image: must be a text"]),
+        ("{labels: [linux, gpu], image: x, env: {A: {secret: 'ci:x'}}}", []),
+        ("{labels: [linux, gpu], image: x, env: {A: {secret: 'no:x'}}}", []),
+    ],
+)
+def test_what_cannot_be_read_is_spoken_of_once_and_blamed_for_nothing_else(
+    findings: Findings, broken: str, found: list[str]
+) -> None:
+    text = GOOD.replace("bare-metal", "container\n    networkIsolation: false\n    mandatoryLabels: [gpu]")
+    secrets = "secrets: {contexts: {ci: {type: vault}}}\n"
+
+    lines = findings(text.replace("labels: [linux]", broken) + secrets)
+
+    assert [line.partition("scalers[0].")[2].partition(";")[0] for line in lines if "scalers[0]" in line] == found
+    assert any("secrets.contexts.ci: needs a `type`" in line for line in lines)
+
+
+@pytest.mark.parametrize(
     ("line", "message"),
     [
         ("maxConcurrentSpawn: 3", "unknown key; did you mean maxConcurrentSpawns?"),
