@@ -12,6 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hatchway.gateway.errors import render
 
 MAX_BODY = 64 * 1024
+MAX_DISCARDED = 1024 * 1024
+"""How much of a body that is too large is still read and dropped: closing on a writer loses it the answer."""
 BODY_TIMEOUT_S = 10.0
 """From the headers to the last byte; a body this small that takes longer holds a connection for nothing."""
 LONG_WORD = re.compile(r"[A-Za-z0-9+/=_-]{32,}")
@@ -89,7 +91,7 @@ TOO_LARGE = (413, "too_large", f"the body may hold at most {MAX_BODY} bytes")
 def _refuse_by_headers(scope: Scope) -> tuple[int, str, str] | None:
     headers = {name: value for name, value in scope["headers"] if name in (b"content-length", b"content-type")}
     length = headers.get(b"content-length", b"0")
-    if length.isdigit() and int(length) > MAX_BODY:
+    if length.isdigit() and int(length) > MAX_DISCARDED:
         return TOO_LARGE
     media_type = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
     if scope["method"] == "POST" and media_type != b"application/json":
@@ -99,15 +101,20 @@ def _refuse_by_headers(scope: Scope) -> tuple[int, str, str] | None:
 
 async def _read(receive: Receive) -> bytes:
     body = bytearray()
+    read = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise _Disconnected
-        body += message.get("body", b"")
-        if len(body) > MAX_BODY:
+        chunk = message.get("body", b"")
+        read += len(chunk)
+        if read <= MAX_BODY:
+            body += chunk
+        if read <= MAX_DISCARDED and message.get("more_body", False):
+            continue
+        if read > MAX_BODY:
             raise _TooLarge
-        if not message.get("more_body", False):
-            return bytes(body)
+        return bytes(body)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

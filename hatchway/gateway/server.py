@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -92,6 +93,9 @@ async def serve(
 
 
 def _configure(settings: GatewaySettings, db: Database, temporal_client: Client) -> uvicorn.Config:
+    # An access line holds the whole URL, and with it whatever a confused client put there. `access_log` alone leaves
+    # the lines to any handler that somebody else has attached.
+    logging.getLogger("uvicorn.access").disabled = True
     return uvicorn.Config(
         create_app(settings, db, temporal_client),
         log_config=None,
