@@ -32,10 +32,18 @@ from hatchway.backends.container_engine import CALL_TIMEOUT, Client, Engine
 from hatchway.backends.container_entry import agent_source, check_entry, inject_agent, inject_command
 from hatchway.backends.container_errors import EngineRefused, EngineUnreachable, container_error, engine_error
 from hatchway.backends.container_exits import Exits, read_log
+from hatchway.backends.container_private import is_mark
 from hatchway.backends.container_pull import PULL_STALL, Image, Images, Wanted
 from hatchway.backends.container_stop import Stopper
 from hatchway.backends.errors import plain, redact
-from hatchway.errors import DestroyError, HatchwayError, PermanentSpawnError, SpawnCode, TransientSpawnError
+from hatchway.errors import (
+    DestroyError,
+    HatchwayError,
+    InvalidReference,
+    PermanentSpawnError,
+    SpawnCode,
+    TransientSpawnError,
+)
 from hatchway.model import ComputeExit, ComputeRef, ScaleDownReason, TeardownFacts
 from hatchway.registry.reference import parse_reference
 
@@ -97,8 +105,8 @@ class ContainerBackend:
         try:
             return self._ref(await self._spawned(spec, progress))
         except EngineRefused as e:
-            platform = (await self._engine.facts()).platform
-            raise container_error(e, spec.image or "the image", platform=platform, secrets=spec.secret_values) from None
+            image, platform = spec.image or "the image", self._engine.platform
+            raise container_error(e, image, platform=platform, secrets=spec.secret_values) from None
         except EngineUnreachable as e:
             raise engine_error(e) from None
 
@@ -250,8 +258,17 @@ class ContainerBackend:
 
 
 def _wanted(spec: SpawnSpec) -> Wanted:
+    try:
+        reference = parse_reference(spec.image or "")
+    except InvalidReference as e:
+        raise PermanentSpawnError(SpawnCode.INVALID_SPEC, f"the image is not a reference: {e}") from None
+    if is_mark(reference):
+        raise PermanentSpawnError(
+            SpawnCode.INVALID_SPEC,
+            "that name only marks private images on this engine; name the image's own repository",
+        )
     return Wanted(
-        reference=parse_reference(spec.image or ""),
+        reference=reference,
         policy=spec.label_set.pull_policy,
         auth=spec.auth,
         platform=spec.scaler.platform,

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -73,7 +75,12 @@ class Engine:
     @property
     def address(self) -> str:
         """Where the engine is, for people."""
-        return self._base_url or kwargs_from_env().get("base_url") or "unix:///var/run/docker.sock"
+        return self._base_url or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+
+    @property
+    def platform(self) -> str:
+        """Its platform for people, as far as it was asked."""
+        return self._facts.platform if self._facts else "unknown yet"
 
     async def call(
         self,
@@ -102,7 +109,11 @@ class Engine:
             ) from None
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         call = _Call(doing, work, answer, lane, late)
-        threading.Thread(target=self._work, args=(call,), daemon=True, name=f"engine: {doing}").start()
+        try:
+            threading.Thread(target=self._work, args=(call,), daemon=True, name=f"engine: {doing}").start()
+        except RuntimeError as e:
+            lane.release()
+            raise EngineUnreachable(f"this worker cannot start one more thread to {doing}: {e}") from None
         done, _ = await asyncio.wait({answer}, timeout=limit)
         if done:
             return answer.result()
@@ -166,7 +177,8 @@ class Engine:
     def _translated(self, e: BaseException, doing: str) -> BaseException:
         if isinstance(e, APIError) and e.status_code is not None:
             return EngineRefused(doing, e.status_code, str(e.explanation or e))
-        if isinstance(e, (DockerException, OSError)):  # requests' own errors are OSErrors
+        # requests' own errors are OSErrors. What is no JSON was said by something that is no engine, a proxy perhaps.
+        if isinstance(e, (DockerException, OSError, json.JSONDecodeError)):
             return EngineUnreachable(
                 f"the container engine at {self.address} cannot be reached to {doing}: {e}; "
                 "check that it runs, and that this user may open its socket"

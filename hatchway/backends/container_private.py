@@ -28,6 +28,11 @@ PREFIX = "hatchway-private"
 LABEL = "hatchway.private-repository"
 
 
+def is_mark(reference: ImageReference) -> bool:
+    """Whether a reference names a mark instead of an image: through it, a private image would look like another one."""
+    return reference.repository.startswith(f"{PREFIX}/")
+
+
 class PrivateImages:
     """The marks of one engine."""
 

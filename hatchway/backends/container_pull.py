@@ -12,7 +12,7 @@ import json
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -22,9 +22,9 @@ from hatchway.backends.container_errors import EngineRefused, EngineUnreachable,
 from hatchway.backends.container_private import PrivateImages
 from hatchway.backends.container_progress import PullProgress
 from hatchway.config.schema import PullPolicy
-from hatchway.errors import PermanentSpawnError, SpawnCode, SpawnError, TransientSpawnError
+from hatchway.errors import InvalidReference, PermanentSpawnError, SpawnCode, SpawnError, TransientSpawnError
 from hatchway.registry.auth import RegistryAuth
-from hatchway.registry.reference import ImageReference
+from hatchway.registry.reference import ImageReference, parse_reference
 
 PULL_STALL = timedelta(seconds=60)
 """A pull that says nothing for so long hangs: engines print progress several times a second, extracting too."""
@@ -46,6 +46,7 @@ class Image:
     path: str | None
     working_dir: str
     tags: tuple[str, ...]
+    digests: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,11 @@ class Images:
             if e.not_found:
                 return None
             raise
-        return _image(found)
+        image = _image(found)
+        # Some image stores find a digest under whatever name: then it is somebody else's, with its own permissions.
+        if reference.digest and not any(_names(listed, reference) for listed in image.digests):
+            return None
+        return image
 
     async def by_id(self, image_id: str) -> Image | None:
         """The image of a container that exists already, or None where it was removed by force."""
@@ -277,7 +282,15 @@ def _image(found: dict[str, Any]) -> Image:
         path=env.get("PATH"),
         working_dir=config.get("WorkingDir") or "/",
         tags=tuple(found.get("RepoTags") or ()),
+        digests=tuple(found.get("RepoDigests") or ()),
     )
+
+
+def _names(listed: str, reference: ImageReference) -> bool:
+    try:
+        return parse_reference(listed) == replace(reference, tag=None)
+    except InvalidReference:  # `<none>@sha256:…`, of an image without a repository
+        return False
 
 
 def _fits(image: Image, platform: str) -> bool:

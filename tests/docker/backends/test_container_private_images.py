@@ -131,6 +131,27 @@ async def test_an_image_that_no_job_s_credentials_brought_is_used_without_asking
     assert await backend.find(wanted.agent_id) == ref
 
 
+async def test_the_mark_itself_opens_no_private_image(
+    *, make_backend: MakeBackend, spec: MakeSpec, cached: str, docker_client: docker.DockerClient
+) -> None:
+    _, tags = marks(docker_client)
+
+    for name in (tags[0], f"docker.io/{tags[0]}"):
+        with pytest.raises(PermanentSpawnError, match="only marks private images"):
+            await make_backend().spawn(spec(name), quiet)
+
+
+async def test_a_digest_under_another_repository_s_name_opens_no_private_image(
+    *, make_backend: MakeBackend, spec: MakeSpec, cached: str, registry: EmbeddedRegistry
+) -> None:
+    digest = registry.digest("team/agent:1")
+
+    with pytest.raises(PermanentSpawnError) as refused:
+        await make_backend().spawn(spec(f"{registry.host}/team/public@{digest}"), quiet)
+
+    assert refused.value.code == SpawnCode.AUTH_DENIED
+
+
 async def test_versions_that_a_tag_left_behind_go_when_the_next_one_comes(
     *,
     make_backend: MakeBackend,
