@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
-from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
-from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, GetSearchAttributesRequest
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.common import SearchAttributeKey
 from temporalio.service import RPCError, RPCStatusCode
@@ -15,6 +17,9 @@ from hatchway.errors import HatchwayError
 
 CLOUD_HOSTS = (".tmprl.cloud", ".api.temporal.io")
 """Temporal Cloud's namespace and regional endpoints."""
+NOT_ALLOWED = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED)
+USABLE_S = 60.0
+"""The server's cache of search attributes is refreshed once a minute at the latest."""
 
 
 class NamespaceRefused(HatchwayError):
@@ -47,9 +52,10 @@ async def register_search_attributes(temporal: Client) -> list[str]:
     try:
         await temporal.operator_service.add_search_attributes(adding)
     except RPCError as e:
-        if e.status in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED):
+        if e.status in NOT_ALLOWED:
             raise _by_hand(temporal, missing, cloud=False) from e
         raise
+    await _until_usable(temporal, missing)
     return [key.name for key in missing]
 
 
@@ -59,9 +65,40 @@ def is_cloud(address: str) -> bool:
 
 
 async def _known(temporal: Client) -> dict[str, int]:
-    """Every attribute and its type, by the call that Cloud answers too; the operator's own it does not."""
-    answer = await temporal.workflow_service.get_search_attributes(GetSearchAttributesRequest())
-    return {name: int(kind) for name, kind in answer.keys.items()}
+    """Our attributes that the namespace has, with their types."""
+    try:
+        answer = await temporal.operator_service.list_search_attributes(
+            ListSearchAttributesRequest(namespace=temporal.namespace)
+        )
+    except RPCError as e:
+        if e.status not in NOT_ALLOWED:
+            raise
+        # Where the operator's calls are kept from us a query still tells whether a name means anything.
+        return {key.name: key.indexed_value_type for key in search_attributes.ALL if await _usable(temporal, key)}
+    return {name: int(kind) for name, kind in answer.custom_attributes.items()}
+
+
+async def _usable(temporal: Client, key: SearchAttributeKey[Any]) -> bool:
+    try:
+        await temporal.count_workflows(f'{key.name} = "probe"')
+    except RPCError as e:
+        if e.status is not RPCStatusCode.INVALID_ARGUMENT:
+            raise
+        return False
+    return True
+
+
+async def _until_usable(temporal: Client, keys: list[SearchAttributeKey[Any]]) -> None:
+    """A server's frontends learn of a new attribute some seconds later; a worker that starts before refuses to."""
+    deadline = time.monotonic() + USABLE_S
+    for key in keys:
+        while not await _usable(temporal, key):
+            if time.monotonic() > deadline:
+                raise NamespaceRefused(
+                    f"the search attribute {key.name} was added, and namespace {temporal.namespace} does not know it "
+                    f"{USABLE_S:g} s later: run `hatchway setup` again in a minute"
+                )
+            await asyncio.sleep(0.2)
 
 
 def _by_hand(temporal: Client, missing: list[SearchAttributeKey[Any]], *, cloud: bool) -> NamespaceRefused:

@@ -1,4 +1,4 @@
-"""The commands about agents that exist: list, show, release, cancel, forget."""
+"""The commands about agents that exist: list, release, cancel, forget."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from hatchway.cli.targets import Target
 
 if TYPE_CHECKING:
     from hatchway.client import HatchwayClient
-    from hatchway.model import ProvisionStatus
     from hatchway.store.pool import Database
     from hatchway.store.rows import SpawnRow
 
@@ -29,7 +28,7 @@ def list_agents(
     scaler: Annotated[str | None, typer.Option(help="Only this scaler's agents.")] = None, json: JsonOption = False
 ) -> None:
     """List the agents that hold a slot, oldest first. With --json one object a line."""
-    rows = [_listed(row) for row in run_async(_list(scaler))]
+    rows = [listed(row) for row in run_async(_list(scaler))]
     if json:
         for row in rows:
             print(as_json(row))
@@ -37,11 +36,6 @@ def list_agents(
         print("\n".join(table(COLUMNS, rows)))
     else:
         print("no agent holds a slot")
-
-
-def show(agent: AgentArgument, json: JsonOption = False) -> None:
-    """Say what an agent is doing, since when, for whom it waits, and what can be done."""
-    emit(run_async(_show(agent)), json_wanted=json)
 
 
 def release(
@@ -86,7 +80,8 @@ async def _list(scaler: str | None) -> list[SpawnRow]:
         return await Slots(db).list(scaler)
 
 
-def _listed(row: SpawnRow) -> dict[str, Any]:
+def listed(row: SpawnRow) -> dict[str, Any]:
+    """A slot as `list` prints it."""
     return {
         "agent_id": row.agent_id,
         "scaler": row.scaler,
@@ -95,70 +90,6 @@ def _listed(row: SpawnRow) -> dict[str, Any]:
         "job_id": row.job_id,
         "host_id": row.host_id,
         "adopted_by": row.adopted_by,
-    }
-
-
-async def _show(agent: str) -> dict[str, Any]:
-    from hatchway.cli.targets import find
-    from hatchway.links import workflow_url
-
-    async with database() as db, hatchway_client() as client:
-        target = await find(agent, db, client)
-        said: dict[str, Any] = {"agent_id": target.agent_id, "workflow_id": target.workflow_id}
-        if target.row:
-            said |= {"slot": _listed(target.row)}
-        if target.outcome:
-            said |= {"outcome": _ended(target)}
-        if target.workflow_id is None:
-            return said | {"next_step": "Nothing: its workflow is past retention."}
-        described = await client.temporal.get_workflow_handle(target.workflow_id).describe()
-        url = workflow_url(client.temporal, target.workflow_id, described.run_id)
-        status = described.status.name.lower() if described.status else "unknown"
-        said |= {"workflow_status": status, "ui_url": url}
-        return said | await _status(target, client)
-
-
-async def _status(target: Target, client: HatchwayClient) -> dict[str, Any]:
-    """The workflow's own words, if a worker is there to say them, and if it is still about this agent."""
-    from temporalio.service import RPCError, RPCStatusCode
-
-    try:
-        status = await client.status(target.workflow())
-    except RPCError as e:
-        if e.status not in (
-            RPCStatusCode.DEADLINE_EXCEEDED,
-            RPCStatusCode.CANCELLED,
-            RPCStatusCode.FAILED_PRECONDITION,
-        ):
-            raise
-        return {"next_step": "Start a worker: none answers for this workflow, so it does not go on."}
-    if status.agent_id != target.agent_id:
-        return {"next_step": f"Nothing: its job was offered again, and has agent {status.agent_id} now."}
-    return _worded(status)
-
-
-def _worded(status: ProvisionStatus) -> dict[str, Any]:
-    return {
-        "state": status.state.value,
-        "since": status.since,
-        "waiting_for": status.waiting_for,
-        "line_position": status.line_position,
-        "deadline_at": status.deadline_at,
-        "last_error": status.last_error,
-        "compute": status.compute.model_dump(mode="json") if status.compute else None,
-        "next_step": status.next_step,
-    }
-
-
-def _ended(target: Target) -> dict[str, Any]:
-    outcome = target.outcome
-    assert outcome is not None  # noqa: S101 - the caller has looked
-    return {
-        "end_reason": outcome.end_reason,
-        "result": outcome.result,
-        "exit_code": outcome.exit_code,
-        "adopted_at": outcome.adopted_at,
-        "closed_at": outcome.closed_at,
     }
 
 
@@ -171,16 +102,21 @@ async def _release(agent: str, by: str | None, *, now: bool) -> Target:
 
 
 async def _cancel(agent: str, reason: str) -> Target:
-    from hatchway.cli.targets import AGENT_ID, agent_of
+    from temporalio.client import WorkflowExecutionStatus
+
+    from hatchway.cli.targets import AGENT_ID, of_workflow
 
     async with hatchway_client() as client:
         if AGENT_ID.match(agent):
             async with database() as db:
                 target = await _find(agent, db, client)
         else:  # a workflow id is all that Temporal needs: this works with Postgres away
-            target = Target(await agent_of(agent, client), agent, None, None)
-        with _still_open(target):
-            await client.cancel(target.workflow(), reason)
+            target = await of_workflow(agent, client)
+        # Temporal takes a cancel of a closed workflow without a word.
+        described = await client.temporal.get_workflow_handle(target.workflow()).describe()
+        if described.status is not WorkflowExecutionStatus.RUNNING:
+            raise _closed(target)
+        await client.cancel(target.workflow(), reason)
         return target
 
 
@@ -212,13 +148,17 @@ def _still_open(target: Target) -> Iterator[None]:
     except RPCError as e:
         if e.status is not RPCStatusCode.NOT_FOUND:
             raise
-        if target.row is None:
-            raise _over(target) from None
-        raise failed(
-            "closed",
-            f"the workflow of {target.agent_id} has closed; its slot is held until teardown/{target.agent_id} has "
-            "confirmed that its compute is gone: see `hatchway show`, or `hatchway forget`",
-        ) from None
+        raise _closed(target) from None
+
+
+def _closed(target: Target) -> Failure:
+    if target.row is None:
+        return _over(target)
+    return failed(
+        "closed",
+        f"the workflow of {target.agent_id} has closed; its slot is held until teardown/{target.agent_id} has "
+        "confirmed that its compute is gone: see `hatchway show`, or `hatchway forget`",
+    )
 
 
 def _over(target: Target) -> Failure:

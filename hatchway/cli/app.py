@@ -5,11 +5,12 @@ Command modules import what they need inside the command: the whole table costs 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import typer
 
-from hatchway.cli import agent, agents, config, database, dev, gateway, image, logs, provision, setup, worker
+from hatchway.cli import agent, agents, config, database, dev, gateway, image, logs, provision, setup, show, worker
 from hatchway.cli.failures import ExitCode, report, usage
 
 app = typer.Typer(
@@ -31,7 +32,7 @@ app.command("gateway", rich_help_panel=SERVE)(gateway.gateway)
 app.command("agent", rich_help_panel=SERVE, context_settings=agent.CONTEXT, add_help_option=False)(agent.agent)
 app.command("provision", rich_help_panel=WORK)(provision.provision)
 app.command("list", rich_help_panel=WORK)(agents.list_agents)
-app.command("show", rich_help_panel=WORK)(agents.show)
+app.command("show", rich_help_panel=WORK)(show.show)
 app.command("logs", rich_help_panel=WORK)(logs.logs)
 app.command("release", rich_help_panel=WORK)(agents.release)
 app.command("cancel", rich_help_panel=WORK)(agents.cancel)
@@ -51,7 +52,7 @@ def run(arguments: Sequence[str]) -> int:
         code = app(args=list(arguments), prog_name="hatchway", standalone_mode=False)
     except _UsageError as e:
         return _misused(e, arguments)
-    except (typer.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt, asyncio.CancelledError):
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         return ExitCode.FAILED

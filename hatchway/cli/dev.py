@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -52,7 +53,8 @@ def dev(
         database_url=os.environ.get("DATABASE_URL"),
         say=print,
     )
-    with database_errors(), temporal_errors():
+    # SIGTERM is how a supervisor ends it, and no failure; Ctrl-C answers 130 like every other command.
+    with database_errors(), temporal_errors(), contextlib.suppress(asyncio.CancelledError):
         run_async(_dev(stack))
 
 

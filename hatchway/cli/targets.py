@@ -44,7 +44,7 @@ async def find(text: str, db: Database, client: HatchwayClient) -> Target:
         agent_id = text
     else:
         workflow_id = text
-        agent_id = await agent_of(workflow_id, client)
+        agent_id = (await of_workflow(workflow_id, client)).agent_id
     row = await Slots(db).get(agent_id)
     outcome = await Outcomes(db).get(agent_id)
     workflow_id = (row.workflow_id if row else None) or workflow_id or await workflow_of(agent_id, client)
@@ -65,8 +65,8 @@ async def workflow_of(agent_id: str, client: HatchwayClient) -> str | None:
     return None
 
 
-async def agent_of(workflow_id: str, client: HatchwayClient) -> str:
-    """The agent of a workflow's latest run. Raises Failure when there is no such workflow."""
+async def of_workflow(workflow_id: str, client: HatchwayClient) -> Target:
+    """The agent of a workflow's latest run, by Temporal alone. Raises Failure when there is no such workflow."""
     from temporalio.service import RPCError, RPCStatusCode
 
     from hatchway.client import agent_id_of
@@ -77,7 +77,7 @@ async def agent_of(workflow_id: str, client: HatchwayClient) -> str:
         if e.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):
             raise _unknown(workflow_id) from None
         raise
-    return agent_id_of(described.raw_description)
+    return Target(agent_id_of(described.raw_description), workflow_id, None, None)
 
 
 def _unknown(text: str) -> Failure:
