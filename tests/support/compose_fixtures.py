@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import docker
@@ -63,8 +64,11 @@ def _kept(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 @pytest.fixture(scope="session")
-def hatchway_image(python_slim: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The shipped Dockerfile, built. Its wheels come from here: a container may not reach the package index."""
+def hatchway_image(python_slim: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The shipped Dockerfile, built. Its wheels come from here: a container may not reach the package index.
+
+    It is half a gigabyte and new with every change of the code, so it goes when the run ends.
+    """
     context = tmp_path_factory.mktemp("build")
     for name in CONTEXT:
         source = ROOT / name
@@ -75,7 +79,8 @@ def hatchway_image(python_slim: str, tmp_path_factory: pytest.TempPathFactory) -
     _wheels(context, context / "dist/wheels")
     reference = "hatchway-test/hatchway:latest"
     _docker("build", "--quiet", "--build-arg", f"PYTHON_IMAGE={python_slim}", "--tag", reference, str(context))
-    return reference
+    yield reference
+    _docker("rmi", reference)
 
 
 def _wheels(source: Path, into: Path) -> None:
