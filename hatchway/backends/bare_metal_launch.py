@@ -92,7 +92,7 @@ class Launcher:
             except FileNotFoundError:
                 continue  # a teardown took the record away between the two lines
             started, foreign = self._records.started(agent_id), not self._records.is_ours(agent_id)
-            if lock is not None and started is None and not foreign:
+            if lock is not None and started is None and not foreign and not self._ending.kill_survivors(agent_id):
                 return lock
             if lock is not None:
                 lock.close()

@@ -63,6 +63,8 @@ def check_entry(client: Client, container_id: str, image: Image, spec: SpawnSpec
     found = _look_up(argv0, path, image.working_dir, lambda place: _mode(client, container_id, place))
     if found is not None and not found & _DIRECTORY and found & 0o111:
         return
+    # A container that somebody just removed has no files either, and the image is not to blame for that.
+    client.inspect_container(container_id)
     if inject:
         raise PermanentSpawnError(
             SpawnCode.NO_AGENT,

@@ -186,7 +186,7 @@ _CONTAINER = (
         "{image} has an entrypoint that cannot be run: {said}",
     ),
     _row(
-        r"range of cpus|minimum memory limit|memory limit .*(too low|invalid)|memory.*should be larger"
+        r"range of cpus|minimum memory limit|unable to set memory limit|memory limit .*(too low|invalid)|memory.*should be larger"
         r"|cpu.*not available",
         "permanent",
         SpawnCode.INVALID_SPEC,

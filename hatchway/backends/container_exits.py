@@ -99,7 +99,7 @@ class Exits:
         """Pass events on until the stream is silent for a while. Returns the time of the last one."""
         filters = {
             "type": ["container"],
-            "event": ["start", "die"],
+            "event": ["start", "die", "died"],  # Podman filters by `died`, and then calls it `die` like Docker
             "label": [f"{INSTALLATION}={self._installation_id}"],
         }
         parameters = {"filters": json.dumps(filters), "since": since}

@@ -101,6 +101,8 @@ def _rename(client: Client, container_id: str, name: str) -> None:
     try:
         client.rename(container_id, name)
     except Exception as e:  # the name is only for the watch; the teardown itself must not fail by it
+        if EngineRefused("rename", getattr(e, "status_code", None) or 0, str(e)).not_found:
+            raise
         log.warning("container_not_renamed", container_id=container_id, error=str(e))
 
 

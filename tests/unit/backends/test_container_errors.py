@@ -79,6 +79,8 @@ CONTAINER_ANSWERS = [
     (400, 'exec: "docker-init": executable file not found in $PATH', PERMANENT, "daemon_unavailable"),
     (400, "Range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs available", PERMANENT, "invalid_spec"),
     (400, "Minimum memory limit allowed is 6MB", PERMANENT, "invalid_spec"),
+    (500, "runc create failed: unable to start container process: error setting cgroup config for procHooks process: "
+     "unable to set memory limit to 1000 (current usage: 2162688)", PERMANENT, "invalid_spec"),
     (400, "invalid CapAdd: unknown capability: \"CAP_X\"", PERMANENT, "invalid_spec"),
     (500, "exec /agent: exec format error", PERMANENT, "wrong_architecture"),
     (500, "mkdir /var/lib/docker/overlay2/x: no space left on device", TRANSIENT, "disk_full"),

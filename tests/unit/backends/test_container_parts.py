@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from docker.errors import NotFound
 
 from hatchway.backends.base import SpawnSpec
 from hatchway.backends.container_create import (
@@ -133,8 +134,13 @@ class Files:
 
     base_url, api_version, timeout = "http://engine", "1.41", 5
 
-    def __init__(self, files: dict[str, int | str]) -> None:
+    def __init__(self, files: dict[str, int | str], *, removed: bool = False) -> None:
         self.files = files
+        self.removed = removed
+
+    def inspect_container(self, container_id: str) -> None:
+        if self.removed:
+            raise NotFound(f"No such container: {container_id}")
 
     def head(self, url: str, params: dict[str, str], timeout: float) -> SimpleNamespace:
         there = self.files.get(params["path"])
@@ -171,6 +177,13 @@ def test_an_entrypoint_is_looked_up_as_the_kernel_would(argv0: str, files: dict[
         with pytest.raises(PermanentSpawnError) as refused:
             check_entry(Files(files), "c", image, make_spec())
         assert refused.value.code == SpawnCode.COMMAND_NOT_FOUND
+
+
+def test_a_container_that_is_gone_is_not_the_image_s_fault() -> None:
+    image = Image("sha256:a", "amd64", ("/agent",), None, "/", ())
+
+    with pytest.raises(NotFound):
+        check_entry(Files({}, removed=True), "c", image, make_spec())
 
 
 def test_the_spawn_s_own_path_counts_and_the_image_s_does_not() -> None:
