@@ -22,6 +22,9 @@ Exit codes: the command's own (128 + N when signal N ended it, 127 not found, 12
 A command that ends after the agent was told to stop is not reported: nobody can say whether it finished its work, and
 a wrong "succeeded" costs more than running the job again. All waits use the monotonic clock, so a machine whose wall
 clock is wrong works like any other.
+
+Run as a file it has its own directory first on the import path, so it imports nothing that a neighbour could shadow
+(`secrets`, for one).
 """
 
 from __future__ import annotations
@@ -33,7 +36,6 @@ import json
 import math
 import os
 import random
-import secrets
 import signal
 import socket
 import ssl
@@ -278,7 +280,7 @@ class Agent:
         self._gateways = gateways
         self._command = command
         self._stranded_s = stranded_s
-        self._registration = secrets.token_hex(16)
+        self._registration = os.urandom(16).hex()
         self._token = ""
         self._interval_s = 30.0
         self._job: Job | None = None
@@ -329,7 +331,7 @@ class Agent:
 
     def _redeem(self, claim: str) -> str:
         # The same nonce for every attempt: it makes a repeated call the same call, so a lost reply loses nothing.
-        body = {"claim_code": claim, "nonce": secrets.token_urlsafe(32)}
+        body = {"claim_code": claim, "nonce": os.urandom(32).hex()}
         answer = self._gateways.until_answered("/v1/claims/redeem", body, None, self._stranded_s, self._terminated)
         self._token = str(answer.get("token", ""))
         self._pace(answer.get("heartbeat_interval_s"))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import structlog
 import uvicorn
@@ -26,11 +27,10 @@ log = structlog.get_logger(__name__)
 
 
 class _Server(uvicorn.Server):
-    """Says when it answers, and leaves the signals to the caller when that brings a stop event of its own."""
+    """Says when it answers, and leaves the signals to `serve`."""
 
-    def __init__(self, config: uvicorn.Config, own_signals: bool, on_started: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
         super().__init__(config)
-        self._own_signals = own_signals
         self._on_started = on_started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -40,11 +40,9 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        if not self._own_signals:
-            yield
-            return
-        with super().capture_signals():
-            yield
+        # The original raises a caught signal again when it is done, which would end the process before its pool and
+        # its client are closed.
+        yield
 
 
 async def serve(
@@ -74,22 +72,40 @@ async def serve(
     try:
         async with Database.open(dsn) as db:
             await check_revision(db)
-            server = _Server(_configure(settings, db, temporal_client), stop is None, announce)
+            server = _Server(_configure(settings, db, temporal_client), announce)
             serving = asyncio.create_task(server.serve(sockets=[listener]))
-            stopping = asyncio.create_task(stop.wait()) if stop else None
-            try:
-                await asyncio.wait([serving, *([stopping] if stopping else [])], return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                # Also when this coroutine is cancelled: calls in flight are answered before the pool goes away.
-                server.should_exit = True
-                if stopping:
+            with _stopped_by_signals(server) if stop is None else nullcontext(stop) as stopped:
+                stopping = asyncio.create_task(stopped.wait())
+                try:
+                    await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    # Also when this coroutine is cancelled: calls in flight are answered before the pool goes away.
+                    server.should_exit = True
                     stopping.cancel()
-                await serving
+                    await serving
             if not server.started:
                 raise HatchwayError("the gateway could not start; its log says why")
     finally:
         listener.close()
     log.info("gateway_stopped", instance_id=settings.instance)
+
+
+@contextmanager
+def _stopped_by_signals(server: uvicorn.Server) -> Iterator[asyncio.Event]:
+    """An event that SIGTERM or SIGINT sets. A second one waits for no call in flight."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def caught() -> None:
+        server.force_exit = stop.is_set()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, caught)
+    try:
+        yield stop
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
 
 
 def _configure(settings: GatewaySettings, db: Database, temporal_client: Client) -> uvicorn.Config:

@@ -101,16 +101,25 @@ def shell(script: str) -> tuple[str, str, str]:
     return "/bin/sh", "-c", script
 
 
-def test_the_file_is_python_3_8_and_imports_the_standard_library_only() -> None:
-    tree = ast.parse(SOURCE.read_text(), feature_version=(3, 8))
-
-    imported = {
+def _imports() -> set[str]:
+    """The top-level modules that the file imports. Fails on grammar that Python 3.8 does not have."""
+    return {
         (node.module or "" if isinstance(node, ast.ImportFrom) else name.name).split(".")[0]
-        for node in ast.walk(tree)
+        for node in ast.walk(ast.parse(SOURCE.read_text(), feature_version=(3, 8)))
         if isinstance(node, ast.Import | ast.ImportFrom)
         for name in node.names
     }
-    assert imported <= sys.stdlib_module_names
+
+
+def test_the_file_is_python_3_8_and_imports_the_standard_library_only() -> None:
+    assert _imports() <= sys.stdlib_module_names
+
+
+def test_no_neighbour_of_the_file_shadows_what_it_imports() -> None:
+    """Run as a file, Python looks for every import in the agent's own directory first."""
+    neighbours = {path.stem for path in SOURCE.parent.iterdir()}
+
+    assert _imports().isdisjoint(neighbours)
 
 
 def test_the_file_carries_the_version_of_the_package() -> None:
