@@ -24,4 +24,6 @@ class AuthActivities:
             return AuthAnswer(refused=str(e))
         if checked is None:
             return AuthAnswer()
-        return AuthAnswer(image=checked.image, registry=checked.registry, references=list(checked.references))
+        return AuthAnswer(
+            image=checked.image, registry=checked.registry, references=sorted(checked.references.values())
+        )

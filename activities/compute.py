@@ -32,8 +32,8 @@ from hatchway.errors import (
 )
 from hatchway.labels import agent_labels
 from hatchway.model import ComputeRef, JobResult, ScaleDownReason, TeardownFacts, TeardownState
-from hatchway.registry.auth import RegistryAuth, resolve_container_registry_auth, scaler_registry_auth
-from hatchway.registry.reference import parse_reference
+from hatchway.registry.auth import RegistryAuth
+from hatchway.registry.pull import pull_credentials
 from hatchway.resources import shape
 from hatchway.secrets.env import resolve_env
 from hatchway.store.claims import Claims
@@ -145,7 +145,7 @@ class ComputeActivities:
         scaler, label_set = label_set_of(config, row)
         labels = agent_labels(scaler, label_set, self._installation.platform, row.agent_id)
         image = image_for(ask, scaler, label_set)
-        auth = await self._auth(ask, image, scaler, config)
+        auth = await self._credentials(ask, image, scaler, config)
         if auth:
             handled.add(auth.token)
         env = await self._env(ask, row, Blueprint(config, scaler, label_set, labels), handled)
@@ -167,16 +167,12 @@ class ComputeActivities:
             stop_grace=scaler.stop_grace,
         )
 
-    async def _auth(self, ask: SpawnInput, image: str | None, scaler: Scaler, config: Config) -> RegistryAuth | None:
-        """Whose credentials pull the image: the job's own, else the scaler's, else nobody's."""
+    async def _credentials(
+        self, ask: SpawnInput, image: str | None, scaler: Scaler, config: Config
+    ) -> RegistryAuth | None:
         if image is None:
             return None
-        resolver = self._config.resolver(config)
-        host = parse_reference(image).registry
-        job_auth = await resolve_container_registry_auth(ask.request.container, resolver)
-        if job_auth and job_auth.registry_host == host:
-            return job_auth
-        return await scaler_registry_auth(scaler, host, resolver)
+        return await pull_credentials(image, ask.request.container, scaler, self._config.resolver(config))
 
     async def _env(self, ask: SpawnInput, row: SpawnRow, spec: Blueprint, handled: set[str]) -> dict[str, str]:
         """The agent's whole environment. The claim is minted last, so that a refused secret costs none."""

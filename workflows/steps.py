@@ -9,7 +9,14 @@ from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, TimeoutType, is_cancelled_exception
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    FailureError,
+    TimeoutError,
+    TimeoutType,
+    is_cancelled_exception,
+)
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -50,8 +57,11 @@ async def store(method: Callable[[X, A], Awaitable[T]], arg: A, *, summary: str,
         return await workflow.execute_local_activity_method(
             method, arg, schedule_to_close_timeout=LOCAL_LIMIT, retry_policy=ONCE, summary=summary
         )
-    except ActivityError as e:
-        if is_cancelled_exception(e) or (isinstance(e.cause, ApplicationError) and e.cause.non_retryable):
+    except FailureError as e:
+        # On replay, the time-out of a local activity comes out of its marker bare, without the ActivityError around it
+        # that it had when it happened. Both must lead the same way.
+        cause = e.cause if isinstance(e, ActivityError) else e
+        if is_cancelled_exception(e) or (isinstance(cause, ApplicationError) and cause.non_retryable):
             raise
     return await workflow.execute_activity_method(
         method,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
+
+import psycopg
 
 from hatchway.client import ProvisionFailed, Started
 from hatchway.errors import DestroyError, ErrorType, PermanentSpawnError, SpawnCode
@@ -108,6 +111,34 @@ async def spawned_by_a_second_host(lab: Lab) -> Started:
     await lab.reaches(started, S.AWAITING_ADOPTION)
     await lab.adopt(started)
     await lab.complete(started)
+    return await _over(lab, started)
+
+
+@asynccontextmanager
+async def _row_locked(lab: Lab, agent_id: str) -> AsyncIterator[None]:
+    """Whoever wants to change this row waits."""
+    async with (
+        await psycopg.AsyncConnection.connect(lab.db._pool.conninfo) as other,
+        other.transaction(),
+    ):
+        await other.execute("select from scaler_spawning_agents where agent_id = %s for update", [agent_id])
+        yield
+
+
+async def completed_while_the_store_was_away(lab: Lab) -> Started:
+    """A database step that timed out inside its workflow task and went through the task queue instead."""
+    started = await AT["active"](lab)
+    await lab.outcomes.complete(started.agent_id, "r-1", "succeeded", 0)
+    async with _row_locked(lab, started.agent_id):
+        await lab.release(started, EndReason.COMPLETED)
+
+        async def through_the_queue() -> bool:
+            history = await lab.handle(started).fetch_history()
+            return any(
+                event.activity_task_scheduled_event_attributes.activity_type.name == "close" for event in history.events
+            )
+
+        await until(through_the_queue)
     return await _over(lab, started)
 
 
@@ -233,6 +264,7 @@ ENDS: dict[str, tuple[Callable[[Lab], Awaitable[Started]], ErrorType | None]] = 
     "completed-released-at-work": (released_at_work, None),
     "completed-handed-over": (handed_over_to_a_teardown, None),
     "completed-bound-to-host": (spawned_by_a_second_host, None),
+    "completed-store-away": (completed_while_the_store_was_away, None),
     "completed-adopted-by-other": (adopted_by_other, None),
     **{f"cancelled-at-{state}": (cancelled_at(state), None) for state in AT},
     "invalid-request": (invalid_request, ErrorType.INVALID_REQUEST),

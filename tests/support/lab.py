@@ -18,7 +18,6 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.worker import Worker
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 import workflows
 from activities.adoption import AdoptionActivities
@@ -71,6 +70,15 @@ class Lab:
     ended_with: ProvisionFailed | None = None
     """The last failure that a scripted end has seen."""
     _hosts: dict[str, tuple[Worker, asyncio.Task[None]]] = field(default_factory=dict)
+
+    @classmethod
+    async def on(cls, temporal: Client, db: Database, backend: ScriptedBackend) -> Lab:
+        """The lab of one namespace and one database. Nothing polls yet."""
+        return cls(
+            temporal=temporal, db=db, hatchway=HatchwayClient(temporal), slots=Slots(db), adoption=Adoption(db),
+            outcomes=Outcomes(db), cloud=backend.cloud, backend=backend, environ={},
+            installation=await installation_id(db),
+        )  # fmt: skip
 
     # ── start and look ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -220,38 +228,36 @@ class Lab:
         assert await self.db.fetch_all("select agent_id from scaler_waiters") == []
 
 
+def control_worker(lab: Lab) -> Worker:
+    """A Worker for workflows and database steps, in this process."""
+    current = CurrentConfig(ConfigVersions(lab.db), lab.environ)
+    slots = SlotActivities(
+        lab.slots, lab.adoption, lab.outcomes, current, lab.temporal, instance_id="lab", platform="linux/amd64"
+    )
+    adoption, auth = AdoptionActivities(lab.adoption), AuthActivities(current)
+    return Worker(
+        lab.temporal,
+        task_queue=CONTROL,
+        workflows=workflows.ALL,
+        activities=[
+            slots.reserve, slots.release, slots.record_outcome, slots.completion, slots.request_drain,
+            adoption.adopt, adoption.close, auth.resolve_container_auth,
+        ],
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
+    )  # fmt: skip
+
+
 @asynccontextmanager
 async def running_lab(
     namespaces: Namespaces, database_url: str, config: dict[str, Any] | None = None
 ) -> AsyncIterator[Lab]:
+    """A control worker and one host. Nothing polls when it ends."""
     async with AsyncExitStack() as exits:
         temporal = await namespaces.take()
         db = await exits.enter_async_context(Database.open(database_url))
-        cloud = Cloud()
-        environ: dict[str, str] = {}
-        current = CurrentConfig(ConfigVersions(db), environ)
-        lab = Lab(
-            temporal=temporal, db=db, hatchway=HatchwayClient(temporal), slots=Slots(db), adoption=Adoption(db),
-            outcomes=Outcomes(db), cloud=cloud, backend=ScriptedBackend(cloud), environ=environ,
-        )  # fmt: skip
-        lab.installation = await installation_id(db)
+        lab = await Lab.on(temporal, db, ScriptedBackend(Cloud()))
         await lab.apply(config or laptop())
-        slots = SlotActivities(
-            lab.slots, lab.adoption, lab.outcomes, current, temporal, instance_id="lab", platform="linux/amd64"
-        )
-        adoption, auth = AdoptionActivities(lab.adoption), AuthActivities(current)
-        control = Worker(
-            temporal,
-            task_queue=CONTROL,
-            workflows=workflows.ALL,
-            activities=[
-                slots.reserve, slots.release, slots.record_outcome, slots.completion, slots.request_drain,
-                adoption.adopt, adoption.close, auth.resolve_container_auth,
-            ],
-            workflow_runner=SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default),
-            max_cached_workflows=100,
-        )  # fmt: skip
-        await exits.enter_async_context(control)
+        await exits.enter_async_context(control_worker(lab))
         lab.start_host(lab.backend)
         try:
             yield lab

@@ -31,7 +31,7 @@ async def _replay(name: str, registered: list[type[Any]] | None = None) -> None:
     await replayer.replay_workflow(WorkflowHistory.from_json(saved["workflow_id"], saved["history"]))
 
 
-@workflow.defn(name="ProvisionWorkflow")
+@workflow.defn(name="ProvisionWorkflow", sandboxed=False)
 class Idle:
     @workflow.run
     async def run(self, request: Any = None) -> None:
