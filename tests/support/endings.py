@@ -118,7 +118,7 @@ async def spawned_by_a_second_host(lab: Lab) -> Started:
 async def _row_locked(lab: Lab, agent_id: str) -> AsyncIterator[None]:
     """Whoever wants to change this row waits."""
     async with (
-        await psycopg.AsyncConnection.connect(lab.db._pool.conninfo) as other,
+        await psycopg.AsyncConnection.connect(str(lab.db._pool.conninfo)) as other,
         other.transaction(),
     ):
         await other.execute("select from scaler_spawning_agents where agent_id = %s for update", [agent_id])
