@@ -33,7 +33,7 @@ class Ending:
         if lock is None:
             return False
         try:
-            if self._kill_survivors(agent_id):
+            if self.kill_survivors(agent_id):
                 return False
             left = self._records.remove(agent_id)
         finally:
@@ -44,17 +44,17 @@ class Ending:
 
     def signal_shim(self, agent_id: str, number: signal.Signals) -> bool:
         """SIGTERM: end the agent with its grace. SIGUSR1: at once. False when there is no shim to be signalled."""
-        started = self._records.started(agent_id)
+        started = self._records.forked(agent_id)
         return started is not None and started.boot_id == self._boot_id and send_signal(started.shim, number)
 
     def kill(self, agent_id: str) -> None:
         """Go past a shim that does not react: first the tree, of which it is the parent, then itself."""
-        self._kill_survivors(agent_id)
+        self.kill_survivors(agent_id)
         self.signal_shim(agent_id, signal.SIGKILL)
 
-    def _kill_survivors(self, agent_id: str) -> bool:
+    def kill_survivors(self, agent_id: str) -> bool:
         """SIGKILL what runs without its shim. True if there was anything; a shim that wrote the end left nothing."""
-        started = self._records.started(agent_id)
+        started = self._records.forked(agent_id)
         if started is None or started.boot_id != self._boot_id or self._records.ended(agent_id) is not None:
             return False
         hit = [send_signal(process, signal.SIGKILL) for process in survivors_of(started.agent, agent_id)]

@@ -3,13 +3,14 @@
     STATE_DIR/<agent id>/    0711: the agent's user may walk through to `work`, and list nothing
         lock          flock, held by the worker that starts the agent and then by the shim, for as long as it lives
         intent.json   written before anything is started
-        started.json  written by the shim before the agent runs
+        starting.json written by the shim before the agent runs, renamed to
+        started.json  once the agent's program runs: only then has the spawn succeeded
         ended.json    written by the shim once nothing of the agent is left
         log, log.1    0600
         agent.py      the reference agent, where that is what runs
         work/         the agent's own directory and its HOME, owned by its user
 
-intent alone, lock free: nothing was started. started, lock held: it runs. started, lock free: it is over, and
+No started.json, lock free: nothing was started. With it, lock held: it runs. With it, lock free: it is over, and
 `ended.json` says how unless the shim was killed. Whoever holds the lock may change the directory; all may read it.
 """
 
@@ -175,9 +176,17 @@ class Records:
         return intent is None or intent.installation_id == self.installation_id
 
     def started(self, agent_id: str) -> Started | None:
+        """Whose program runs or ran."""
+        return self._started(agent_id, "started.json")
+
+    def forked(self, agent_id: str) -> Started | None:
+        """Whose process was made: what a teardown has to look for, also where the shim was killed before the exec."""
+        return self.started(agent_id) or self._started(agent_id, "starting.json")
+
+    def _started(self, agent_id: str, name: str) -> Started | None:
         return self._read(
             agent_id,
-            "started.json",
+            name,
             lambda r: Started(
                 agent=ProcessId(int(r["pid"]), int(r["start_time"])),
                 shim=ProcessId(int(r["shim_pid"]), int(r["shim_start_time"])),

@@ -4,8 +4,9 @@ Run as `python -I -S shim.py AGENT_ID RECORD_DIR LOCK_FD` with the order (JSON) 
 library: it starts once per agent and must be quick, and the worker's packages may be replaced while it runs.
 
     worker ── holds the record's lock ── starts ──► shim (inherits the lock) ── forks ──► agent (waits)
-                                                     │ writes started.json
+                                                     │ writes starting.json
                                                      │ lets the agent go ───────────────► setuid, exec
+                                                     │ calls it started.json
                                                      │ answers the worker
                                                      │ pumps output, reaps
                                                      ▼ agent ended: kills what it left, writes ended.json, exits
@@ -65,7 +66,11 @@ def write_record(directory: str, name: str, record: dict[str, Any]) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-    os.rename(fresh, os.path.join(directory, name))
+    rename_record(directory, os.path.basename(fresh), name)
+
+
+def rename_record(directory: str, old: str, new: str) -> None:
+    os.rename(os.path.join(directory, old), os.path.join(directory, new))
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -150,16 +155,17 @@ class Shim:
         for fd in (go, complain, self._agent_output):
             os.close(fd)
         try:
-            write_record(self.directory, "started.json", self.identity())
+            write_record(self.directory, "starting.json", self.identity())
             os.write(let_go, b"g")
         finally:
             os.close(let_go)
         refused = os.read(complaint, 4096)  # ends with the exec: the descriptor is close-on-exec
         os.close(complaint)
         if refused:
-            os.unlink(os.path.join(self.directory, "started.json"))
+            os.unlink(os.path.join(self.directory, "starting.json"))
             os.waitpid(self.agent, 0)
             raise Refused(json.loads(refused))
+        rename_record(self.directory, "starting.json", "started.json")
 
     def identity(self) -> dict[str, Any]:
         return {
@@ -251,7 +257,7 @@ class Shim:
         return code if code >= 0 else 128 - code
 
 
-class Refused(Exception):  # noqa: N818 - an answer, not a fault of the shim
+class Refused(Exception):
     """The agent could not be executed: at which stage, and the errno."""
 
     def __init__(self, complaint: dict[str, Any]) -> None:

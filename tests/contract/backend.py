@@ -37,7 +37,7 @@ class Behaviour(StrEnum):
     """What the agent of a spec does."""
 
     RUNS = "runs until it is told to end"
-    IGNORES_TERM = "runs, and ignores SIGTERM"
+    IGNORES_TERM = "ignores SIGTERM, prints `ready` once it does, and runs"
     EXITS = (
         "prints the claim from its environment, plain and as base64 of `x:<claim>`, and `the last line`; exits with 23"
     )
@@ -252,6 +252,9 @@ class BackendContract:
     async def test_an_agent_that_ignores_sigterm_is_killed_after_its_grace(self, harness: BackendHarness) -> None:
         agent_id = fresh_agent_id()
         await harness.backend.spawn(spec_for(harness, agent_id, Behaviour.IGNORES_TERM), silent)
+        async with asyncio.timeout(PATIENCE):
+            while "ready" not in await harness.backend.logs(agent_id):
+                await asyncio.sleep(0.02)
         begun = time.monotonic()
 
         await destroy(harness.backend, agent_id)
@@ -369,7 +372,7 @@ class BackendContract:
     async def test_a_spawn_after_the_agents_end_starts_no_second_one(self, harness: BackendHarness) -> None:
         agent_id = fresh_agent_id()
         first = await harness.backend.spawn(spec_for(harness, agent_id, Behaviour.EXITS), silent)
-        await live_becomes(harness, agent_id, 0)
+        await exit_of(harness.backend, agent_id)
 
         again = await harness.backend.spawn(spec_for(harness, agent_id), silent)
 

@@ -8,11 +8,12 @@ import errno
 import json
 import os
 import pwd
+import resource
 import signal
 import stat
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,16 @@ from hatchway.errors import DestroyError, HatchwayError, PermanentSpawnError, Sp
 from hatchway.host.identity import boot_id, process_stat
 from hatchway.host.records import Records
 from hatchway.model import ScaleDownReason
-from tests.contract.backend import destroy, environment_for, exit_of, facts_for, fresh_agent_id, live_becomes, silent
+from tests.contract.backend import (
+    Behaviour,
+    destroy,
+    environment_for,
+    exit_of,
+    facts_for,
+    fresh_agent_id,
+    live_becomes,
+    silent,
+)
 from tests.contract.bare_metal import BareMetalHarness, bare_metal_spec, processes_of, shims_of
 
 
@@ -66,6 +76,15 @@ async def test_the_agent_is_its_user_and_can_become_nobody_else(harness: BareMet
     assert int(status["SigBlk"], 16) == 0
 
 
+@pytest.fixture
+def workers_may_dump_core() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+
+
+@pytest.mark.usefixtures("workers_may_dump_core")
 async def test_the_agent_starts_in_a_clean_place(harness: BareMetalHarness) -> None:
     text = await run(
         harness,
@@ -435,4 +454,18 @@ async def test_a_supervisor_killed_during_the_start_leaves_an_error_or_an_end_an
         if not list(shims_of(agent_id)):  # only the process that had already handed over to it may have been hit
             assert (await exit_of(harness.backend, agent_id)).exit_code is None
         await destroy(harness.backend, agent_id)
+    assert await harness.remains(agent_id) == []
+
+
+@pytest.mark.scenario("S06")
+async def test_spawns_at_the_same_moment_of_a_program_that_cannot_run_all_fail(harness: BareMetalHarness) -> None:
+    agent_id = fresh_agent_id()
+    spec = harness.spec(agent_id, Behaviour.UNSTARTABLE, environment_for(agent_id))
+    workers = [harness.backend, await harness.another()]
+
+    outcomes = await asyncio.gather(
+        *(worker.spawn(spec, silent) for worker in workers for _ in range(8)), return_exceptions=True
+    )
+
+    assert {type(outcome) for outcome in outcomes} == {PermanentSpawnError}
     assert await harness.remains(agent_id) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from datetime import UTC, datetime, timedelta
@@ -109,6 +110,28 @@ def test_a_copy_of_the_lock_holds_it_after_the_first_is_closed(records: Records)
 
     assert records.try_lock(AGENT) is None
     os.close(inherited)
+
+
+def test_the_lock_of_a_record_that_is_removed_meanwhile_is_not_taken_for_the_new_ones(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records.prepare(AGENT)
+    flock, removals = fcntl.flock, [1]
+
+    def overtaken(fd: int, operation: int) -> None:
+        if removals:
+            removals.pop()
+            records.remove(AGENT)
+            records.prepare(AGENT)
+        flock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", overtaken)
+
+    lock = records.try_lock(AGENT)
+
+    assert lock is not None
+    assert os.path.samestat(os.fstat(lock.fd), (records.path(AGENT) / "lock").stat())
+    lock.close()
 
 
 def test_no_record_has_no_lock(records: Records) -> None:
