@@ -7,15 +7,24 @@ import ipaddress
 import socket
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from hatchway.errors import ConfigError
 from hatchway.model import Id
 
-Interval = Annotated[timedelta, Field(gt=timedelta(0), le=timedelta(hours=1))]
+
+def _seconds(value: Any) -> Any:
+    """Text that is a number, as a variable holds it, is seconds; everything else is left to pydantic."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+Interval = Annotated[timedelta, Field(gt=timedelta(0), le=timedelta(hours=1)), BeforeValidator(_seconds)]
 
 
 class GatewaySettings(BaseSettings):

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from hatchway import metrics
 from hatchway.client import connect
-from hatchway.dev.stack import free_port
+from hatchway.dev.ports import free_port
 from tests.support.door import Door, OpenDoor, nonce, redeemed, refusal, registered, spawned
 from tests.support.lab import Lab
 

@@ -73,11 +73,13 @@ def test_tls_files_are_checked_before_anything_listens(settings: dict[str, Any],
 def test_the_environment_sets_what_arguments_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HATCHWAY_GATEWAY_BIND", "127.0.0.1:1234")
     monkeypatch.setenv("HATCHWAY_GATEWAY_HEARTBEAT_INTERVAL", "PT20S")
+    monkeypatch.setenv("HATCHWAY_GATEWAY_HEARTBEAT_TIMEOUT", "60.5")
     monkeypatch.setenv("HATCHWAY_GATEWAY_URL", "http://127.0.0.1:8780")
 
     from_environment, from_argument = GatewaySettings(), GatewaySettings(bind="127.0.0.1:5678")
 
     assert (from_environment.port, from_environment.heartbeat_interval.total_seconds()) == (1234, 20)
+    assert from_environment.heartbeat_timeout.total_seconds() == 60.5
     assert from_argument.port == 5678
 
 
