@@ -186,8 +186,8 @@ _CONTAINER = (
         "{image} has an entrypoint that cannot be run: {said}",
     ),
     _row(
-        r"range of cpus|minimum memory limit|unable to set memory limit|memory limit .*(too low|invalid)|memory.*should be larger"
-        r"|cpu.*not available",
+        r"range of cpus|minimum memory limit|unable to set memory limit|memory limit .*(too low|invalid)"
+        r"|memory.*should be larger|cpu.*not available",
         "permanent",
         SpawnCode.INVALID_SPEC,
         "this engine cannot give the limits asked for: {said}; change `resources`",
