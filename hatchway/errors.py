@@ -37,7 +37,7 @@ class ErrorType(StrEnum):
     STORE_UNREACHABLE = "StoreUnreachable"
     BOUND_TO_HOST = "BoundToHost"
     CLOSING = "Closing"
-    SECRET_NOT_ALLOWED = "SecretNotAllowed"
+    SECRET_NOT_ALLOWED = "SecretNotAllowed"  # noqa: S105 - a name
     BLIND = "Blind"
 
 

@@ -103,7 +103,9 @@ class FaultProxy:
             except OSError:
                 return
             with upstream, self._registered(client, upstream), suppress(OSError):
-                self._pump(client, upstream)
+                # A cut between the first look and the registration has not seen this pair.
+                if self._wait_while_hanging() is not Mode.CUT:
+                    self._pump(client, upstream)
 
     def _connect(self) -> socket.socket:
         if isinstance(self.target, Path):
