@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import sys
@@ -77,7 +78,7 @@ def hatchway_image(python_slim: str, tmp_path_factory: pytest.TempPathFactory) -
         else:
             shutil.copy2(source, context / name)
     _wheels(context, context / "dist/wheels")
-    reference = "hatchway-test/hatchway:latest"
+    reference = f"hatchway-test/hatchway:{secrets.token_hex(4)}"  # two runs on one engine do not share it
     _docker("build", "--quiet", "--build-arg", f"PYTHON_IMAGE={python_slim}", "--tag", reference, str(context))
     yield reference
     _docker("rmi", reference)
