@@ -13,7 +13,7 @@ from datetime import timedelta
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from activities.errors import store_errors
+from activities.errors import patiently, store_errors
 from activities.models import Completion, SpawnAnswer, SpawnInput, TeardownInput, TornDown
 from hatchway.agent_env import compose_agent_env
 from hatchway.backends.base import Accepted, Backend, SpawnSpec
@@ -95,16 +95,17 @@ class ComputeActivities:
         The row is read again after the effect: a provision that was closed meanwhile gets its compute removed here,
         by the one who made it, because its teardown may have looked before there was anything to see.
         """
-        row = await self._stamp(ask)
         handled: set[str] = set()
         try:
             async with heartbeats() as progress:
+                row = await self._stamp(ask)
                 spec = await self._spec(ask, row, handled)
                 compute = await self._backend.spawn(spec, progress)
-                with store_errors():
-                    confirmed = await self._slots.confirm_spawned(
+                confirmed = await patiently(
+                    lambda: self._slots.confirm_spawned(
                         ask.agent_id, compute.model_dump(mode="json"), ask.adoption_timeout
                     )
+                )
                 if confirmed is None:
                     await self._undo(row, compute)
                     raise closing("it was closed while its compute was being made, which has been removed again")
@@ -123,8 +124,7 @@ class ComputeActivities:
 
     async def _stamp(self, ask: SpawnInput) -> SpawnRow:
         me = self._backend.host_id
-        with store_errors():
-            stamped = await self._slots.stamp_host(ask.agent_id, me, ask.spawn_timeout)
+        stamped = await patiently(lambda: self._slots.stamp_host(ask.agent_id, me, ask.spawn_timeout))
         match stamped:
             case Stamped(row=row):
                 return row
@@ -141,7 +141,7 @@ class ComputeActivities:
 
     async def _spec(self, ask: SpawnInput, row: SpawnRow, handled: set[str]) -> SpawnSpec:
         """Everything that the backend needs. Adds every secret value to `handled` before anything can quote it."""
-        config = await self._config.of_row(row)
+        config = await patiently(lambda: self._config.of_row(row))
         scaler, label_set = label_set_of(config, row)
         labels = agent_labels(scaler, label_set, self._installation.platform, row.agent_id)
         image = image_for(ask, scaler, label_set)
@@ -200,8 +200,8 @@ class ComputeActivities:
     async def _mint(self, row: SpawnRow, spec: Blueprint, url: str) -> str:
         """A one-use claim code of 32 random bytes. Only its hash and its first 12 characters are stored."""
         code = secrets.token_urlsafe(32)
-        with store_errors():
-            minted = await self._claims.mint(
+        minted = await patiently(
+            lambda: self._claims.mint(
                 agent_id=row.agent_id,
                 scaler=row.scaler,
                 labels=list(spec.labels),
@@ -211,6 +211,7 @@ class ComputeActivities:
                 agent_token_ttl=timedelta(seconds=spec.scaler.agent_token_ttl_seconds),
                 orchestrator_url=url,
             )
+        )
         if not minted:
             raise closing("it was closed before its claim was minted")
         return code

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
+from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from hatchway.errors import ErrorType, StoreContended, StoreUnreachable
+
+T = TypeVar("T")
+
+ASK_AGAIN_AFTER = 1.0  # seconds
+
+
+async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+    """The answer of a store call, however long the database is away; the activity's own limits bound the wait.
+
+    For a spawn: an outage of the database is no failure of the backend, and must not use up its few attempts.
+    """
+    while True:
+        try:
+            return await call()
+        except (StoreUnreachable, StoreContended) as e:
+            activity.logger.warning("waiting for the database: %s", e)
+            await asyncio.sleep(ASK_AGAIN_AFTER)
 
 
 @contextmanager
