@@ -6,14 +6,13 @@ import errno
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import structlog
 
@@ -30,6 +29,10 @@ ANSWER_TIMEOUT = 20.0  # seconds; a start takes about 0.1 s, so this is a machin
 CLEAN_UP = 5.0  # seconds
 
 log = structlog.get_logger(__name__)
+
+
+class UnsettledStartError(TransientSpawnError):
+    """The shim did not answer in time, and may yet start the agent."""
 
 
 @dataclass(frozen=True)
@@ -59,28 +62,30 @@ class Launcher:
         if isinstance(found, Started):
             return Spawned(found, by_us=False)
         try:
-            try:
-                return Spawned(self._launch(spec, account, found), by_us=True)
-            finally:
-                found.close()
+            return Spawned(self._launch(spec, account, found), by_us=True)
+        except UnsettledStartError:
+            log.warning(
+                "a start is still on its way: the next attempt or the teardown finds it", agent_id=spec.agent_id
+            )
+            raise
         except OSError as e:
             self._clean_up(spec.agent_id)
             raise spawn_error_of(e, "starting the agent's process") from e
         except SpawnError:
             self._clean_up(spec.agent_id)
             raise
+        finally:
+            found.close()
 
     def _clean_up(self, agent_id: str) -> None:
-        """Leave nothing of a failed start. The shim is on its way out, or so slow that it did not answer."""
+        """Leave nothing of a failed start. Under the lock that it had: whatever is found here is this start's own."""
         until = time.monotonic() + CLEAN_UP
-        while not self._ending.remove_if_over(agent_id):
-            self._ending.signal_shim(agent_id, signal.SIGUSR1)
+        while self._ending.kill_survivors(agent_id):
             if time.monotonic() > until:
-                log.warning(
-                    "a failed start is still there: the next attempt or the teardown finds it", agent_id=agent_id
-                )
+                log.warning("a failed start is still there: the teardown finds it", agent_id=agent_id)
                 return
             time.sleep(0.005)
+        self._ending.forget(agent_id)
 
     def _lock_or_find(self, agent_id: str) -> Lock | Started:
         """The record's lock with nothing started under it, or what an earlier attempt started."""
@@ -163,12 +168,26 @@ def start_shim(agent_id: str, directory: Path, lock: int, order: dict[str, Any])
         process.wait()
         ready, _, _ = select.select([process.stdout], [], [], ANSWER_TIMEOUT)
         answer = process.stdout.readline() if ready else None
+        if answer is not None and not _is_start(answer):
+            _until_closed(process.stdout)
     _check(answer, order)
+
+
+def _is_start(answer: bytes) -> bool:
+    return bool(answer) and "started" in json.loads(answer)
+
+
+def _until_closed(pipe: IO[bytes]) -> None:
+    """Wait for the end of a shim that has started nothing: it is as good as over, and its record is removed next."""
+    until = time.monotonic() + CLEAN_UP
+    while (left := until - time.monotonic()) > 0 and select.select([pipe], [], [], left)[0]:
+        if not os.read(pipe.fileno(), 4096):
+            return
 
 
 def _check(answer: bytes | None, order: dict[str, Any]) -> None:
     if answer is None:
-        raise TransientSpawnError(
+        raise UnsettledStartError(
             SpawnCode.CAPACITY, f"the agent was not started within {ANSWER_TIMEOUT:.0f} s: this host is overloaded"
         )
     if not answer:

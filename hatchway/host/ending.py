@@ -35,12 +35,16 @@ class Ending:
         try:
             if self.kill_survivors(agent_id):
                 return False
-            left = self._records.remove(agent_id)
+            self.forget(agent_id)
         finally:
             lock.close()
+        return True
+
+    def forget(self, agent_id: str) -> None:
+        """Remove the record. Only for the holder of its lock, and only once nothing runs."""
+        left = self._records.remove(agent_id)
         if left is not None:
             log.warning("an agent's files stay: they will be deleted later", agent_id=agent_id, path=str(left))
-        return True
 
     def signal_shim(self, agent_id: str, number: signal.Signals) -> bool:
         """SIGTERM: end the agent with its grace. SIGUSR1: at once. False when there is no shim to be signalled."""

@@ -111,9 +111,14 @@ class Records:
     def prepare(self, agent_id: str) -> None:
         """Make the agent's directory, durably. Raises FileNotFoundError when the state directory itself is gone."""
         path = self.path(agent_id)
-        path.mkdir(exist_ok=True)
-        path.chmod(0o711)  # whatever the umask
-        _sync(self.state_dir)
+        while True:
+            path.mkdir(exist_ok=True)
+            try:
+                path.chmod(0o711)  # whatever the umask
+            except FileNotFoundError:
+                continue  # removed by a teardown between the two lines
+            _sync(self.state_dir)
+            return
 
     def try_lock(self, agent_id: str) -> Lock | None:
         """The record's lock, or None while another holds it. Raises FileNotFoundError when there is no record.

@@ -274,9 +274,13 @@ def _parent_of(pid: int) -> int | None:
 
 
 def _answer(answer: dict[str, Any]) -> None:
-    """Tell the worker, and let go of the pipes. It may be dead: then the record alone speaks."""
+    """Tell the worker. It may be dead: then the record alone speaks."""
     with contextlib.suppress(BrokenPipeError):
         os.write(1, json.dumps(answer).encode() + b"\n")
+
+
+def _let_go_of_the_worker() -> None:
+    """Close the pipes to it. Only once the agent runs: to the worker, a refusal is over when its pipe is closed."""
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
@@ -311,6 +315,7 @@ def main() -> int:
         _answer({"refused": {"stage": "record", "errno": e.errno}})
         return 1
     _answer({"started": shim.agent})
+    _let_go_of_the_worker()
     del order["env"]
     shim.watch()
     return 0

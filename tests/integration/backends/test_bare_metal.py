@@ -469,3 +469,20 @@ async def test_spawns_at_the_same_moment_of_a_program_that_cannot_run_all_fail(h
 
     assert {type(outcome) for outcome in outcomes} == {PermanentSpawnError}
     assert await harness.remains(agent_id) == []
+
+
+async def test_spawns_and_teardowns_at_the_same_moment_end_in_one_agent_or_none(harness: BareMetalHarness) -> None:
+    agent_id = fresh_agent_id()
+    spec = shell(agent_id, "exec sleep 3600")
+    workers = [harness.backend, await harness.another()]
+
+    for _ in range(10):
+        await asyncio.gather(
+            *(worker.spawn(spec, silent) for worker in workers for _ in range(2)),
+            *(destroy(worker, agent_id) for worker in workers),
+        )
+        found, live = await harness.backend.find(agent_id), await harness.live(agent_id)
+        assert live == (0 if found is None else 1)
+
+    await destroy(harness.backend, agent_id)
+    assert await harness.remains(agent_id) == []
