@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import json
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -29,6 +28,7 @@ CALL_TIMEOUT = timedelta(seconds=10)
 
 ENTRYPOINTS = {
     Behaviour.RUNS: ["/bin/sleep", "3600"],
+    Behaviour.IGNORES_TERM: ["/bin/sh", "-c", "trap '' TERM; echo ready; exec sleep 3600"],
     Behaviour.EXITS: [
         "/bin/sh",
         "-c",
@@ -50,10 +50,6 @@ def build_images(client: docker.DockerClient) -> None:
         changes = [f"ENV PATH={images.PATH}", f"ENTRYPOINT {json.dumps(entrypoint)}"]
         _, _, tag = image_of(behaviour).partition(":")
         client.api.import_image_from_data(bare.layer, repository=REPOSITORY, tag=tag, changes=changes)
-    # A stop signal that does nothing by default: so it is ignored from the agent's first instruction on, while a shell
-    # that sets a trap may be stopped before it comes to it.
-    dockerfile = f"FROM {image_of(Behaviour.RUNS)}\nSTOPSIGNAL SIGWINCH\n"
-    client.images.build(fileobj=io.BytesIO(dockerfile.encode()), tag=image_of(Behaviour.IGNORES_TERM), rm=True)
 
 
 def container_spec(agent_id: str, image: str, env: Mapping[str, str], installation: str) -> SpawnSpec:
