@@ -112,11 +112,12 @@ class Records:
         """Make the agent's directory, durably. Raises FileNotFoundError when the state directory itself is gone."""
         path = self.path(agent_id)
         while True:
-            path.mkdir(exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                path.mkdir()  # not exist_ok: that looks a second time, when a teardown may have removed it
             try:
                 path.chmod(0o711)  # whatever the umask
             except FileNotFoundError:
-                continue  # removed by a teardown between the two lines
+                continue  # removed between the two lines
             _sync(self.state_dir)
             return
 
