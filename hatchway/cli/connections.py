@@ -72,15 +72,14 @@ async def hatchway_client() -> AsyncIterator[HatchwayClient]:
 
 async def temporal(**overrides: Any) -> Any:
     """A connected `temporalio.client.Client`. Raises Failure."""
-    from hatchway.client import TemporalUnreachable, connect
+    from hatchway.client import connect
 
     try:
-        async with asyncio.timeout(CONNECT_S):
-            return await connect(**overrides)
+        with temporal_errors():
+            async with asyncio.timeout(CONNECT_S):
+                return await connect(**overrides)
     except TimeoutError:
         raise unreachable(f"Temporal did not answer within {CONNECT_S:g} s: is TEMPORAL_ADDRESS right?") from None
-    except TemporalUnreachable as e:
-        raise unreachable(str(e)) from None
 
 
 @contextmanager
@@ -88,9 +87,13 @@ def temporal_errors() -> Iterator[None]:
     """Turn what the Temporal SDK raises into sentences."""
     from temporalio.service import RPCError, RPCStatusCode
 
+    from hatchway.client import TemporalUnreachable
+
     away = {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED}
     try:
         yield
+    except TemporalUnreachable as e:
+        raise unreachable(str(e)) from None
     except RPCError as e:
         if e.status in away:
             raise unreachable(f"Temporal does not answer: {e.message}") from e

@@ -40,7 +40,8 @@ def dev(
     DATABASE_URL, where it is set, replaces the embedded Postgres.
     """
     _need_the_dev_extra()
-    from hatchway.dev.stack import Ports, Stack, port_or_free
+    from hatchway.dev.ports import port_or_free
+    from hatchway.dev.stack import Ports, Stack
 
     stack = Stack(
         directory,
@@ -93,6 +94,8 @@ def default_config() -> Path:
 
 
 async def _dev(stack: Stack) -> None:
+    from hatchway.dev.leaving import let_agents_go
+
     _end_on_signals()
     await stack.start()
     try:
@@ -103,13 +106,9 @@ async def _dev(stack: Stack) -> None:
             stack.check()
             await asyncio.sleep(0.5)
     finally:
-        # Cleared, or the cancel that brought us here would end every await of the way down as well.
-        task = asyncio.current_task()
-        if task is not None:
-            task.uncancel()
         print("\nstopping", flush=True)
         try:
-            left = await stack.let_agents_go()
+            left = await let_agents_go(stack)
             if left:
                 print(f"still running, and found again by the next `hatchway dev`: {', '.join(left)}")
         finally:

@@ -11,3 +11,15 @@ def free_port(host: str = "127.0.0.1") -> int:
         listener.bind((host, 0))
         port: int = listener.getsockname()[1]
         return port
+
+
+def port_or_free(wanted: int) -> int:
+    """`wanted` where nobody listens on it, else a free one."""
+    with socket.socket() as probe:
+        # As servers do, so that connections of the last one, still in TIME_WAIT, do not count as taken.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError:
+            return free_port()
+    return wanted

@@ -14,28 +14,25 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 
-import httpx
-from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from hatchway.client import HatchwayClient, connect
 from hatchway.config.current import apply
 from hatchway.config.loading import load
+from hatchway.config.schema import Config
 from hatchway.config.versions import to_stored
 from hatchway.dev.child import Child
+from hatchway.dev.ports import free_port
 from hatchway.dev.postgres import EmbeddedPostgres
+from hatchway.dev.ready import missing
 from hatchway.dev.temporal import EmbeddedTemporal
 from hatchway.errors import HatchwayError
 from hatchway.model import GrantedRequest
@@ -122,12 +119,13 @@ class Stack:
 
     async def start(self) -> None:
         """Bring everything up, and return when a provision could run. On failure nothing is left running."""
+        config = load(self.config)  # a mistake in it is said before anything runs
         self.prepare()
         try:
             await self._start_servers()
-            await self._prepare_servers()
+            await self._prepare_servers(config)
             self._start_children()
-            await self._until_ready()
+            await self._until_ready(config)
         except BaseException:
             await self.stop()
             raise
@@ -142,20 +140,6 @@ class Stack:
     async def connect(self) -> Client:
         """A client of this stack's Temporal, whatever the caller's own environment names."""
         return await connect(target_host=self.temporal.address, namespace=NAMESPACE, tls=False, api_key=None)
-
-    async def let_agents_go(self, limit: timedelta = timedelta(seconds=15)) -> list[str]:
-        """Release every agent now, and answer those that still hold a slot at the limit: processes outlive a worker."""
-        client = HatchwayClient(await self.connect())
-        end = time.monotonic() + limit.total_seconds()
-        async with Database.open(self.database_url, max_size=2) as db:
-            asked: set[str] = set()
-            while (rows := await Slots(db).list()) and time.monotonic() < end:
-                for row in rows:
-                    if row.workflow_id and row.agent_id not in asked:
-                        asked.add(row.agent_id)
-                        await _release(client, row.workflow_id, row.agent_id)
-                await asyncio.sleep(0.1)
-        return [row.agent_id for row in rows]
 
     def check(self) -> None:
         """Raise ChildError when the worker or the gateway has ended."""
@@ -184,11 +168,12 @@ class Stack:
         if self._postgres is not None:
             starting.append(asyncio.create_task(self._start_postgres(self._postgres)))
         try:
-            await asyncio.gather(*starting)
-        except BaseException:
-            # The other one may be half way up: wait for it, so that stop() finds all of it.
-            await asyncio.gather(*starting, return_exceptions=True)
-            raise
+            await asyncio.wait(starting)
+        finally:
+            # Also when this is cancelled: one that is half way up has to be all there before stop() can find it.
+            await asyncio.wait(starting)
+        for task in starting:
+            task.result()
 
     async def _start_temporal(self) -> None:
         await self.temporal.start()
@@ -199,7 +184,7 @@ class Stack:
         self._database_url = await asyncio.to_thread(postgres.createdb, "hatchway")
         self._say(f"Postgres is up on 127.0.0.1:{postgres.port}")
 
-    async def _prepare_servers(self) -> None:
+    async def _prepare_servers(self, config: Config) -> None:
         """What `hatchway db migrate`, `hatchway setup` and an apply of the configuration do, each safe to repeat."""
         await asyncio.to_thread(migrate, self.database_url)
         client = await self.connect()
@@ -209,11 +194,10 @@ class Stack:
                 raise StackError(
                     "this database belongs to another Temporal namespace: unset DATABASE_URL, or name an empty database"
                 )
-            await self._apply(client, db)
+            await self._apply(client, db, config)
 
-    async def _apply(self, client: Client, db: Database) -> None:
+    async def _apply(self, client: Client, db: Database, config: Config) -> None:
         """Unlike a worker's --config, an edited file counts: whoever restarts a dev stack has changed something."""
-        config = load(self.config)
         current = await ConfigVersions(db).current()
         if current is not None and current.sha256 == to_stored(config).sha256:
             return
@@ -235,6 +219,7 @@ class Stack:
         bind = f"{self._gateway_host}:{self._gateway_port}"
         gateway = ["gateway", "--bind", bind, "--metrics-bind", "none", *([] if private else ["--behind-tls-proxy"])]
         worker = ["worker", "--state-dir", str(self.state_dir), "--gateway-url", self.gateway_url]
+        self._children = []
         for name, arguments in (("worker", worker), ("gateway", gateway)):
             child = Child(
                 name,
@@ -256,22 +241,17 @@ class Stack:
         # Without it a profile in the user's Temporal configuration would add an API key or TLS.
         return {**inherited, **self.environment(), "TEMPORAL_CONFIG_FILE": os.devnull}
 
-    async def _until_ready(self) -> None:
+    async def _until_ready(self, config: Config) -> None:
         """Wait until the gateway answers and a worker polls every queue that the configuration needs."""
         client = await self.connect()
-        queues = [CONTROL, *(spawn_queue(scaler.name) for scaler in load(self.config).scalers)]
+        queues = [CONTROL, *(spawn_queue(scaler.name) for scaler in config.scalers)]
         deadline = time.monotonic() + READY_S
-        async with httpx.AsyncClient(trust_env=False, timeout=6) as http:
-            while True:
-                self.check()
-                waits_for = [] if await _answers(http, f"{self.gateway_url}/readyz") else ["the gateway"]
-                waits_for += [f"a worker on task queue {queue}" for queue in queues if not await _polled(client, queue)]
-                if not waits_for:
-                    break
-                if time.monotonic() > deadline:
-                    said = "; ".join(f"{c.name}: {c.last_words()}" for c in self._children)
-                    raise StackError(f"waited {READY_S:g} s for {' and '.join(waits_for)}. Last log lines: {said}")
-                await asyncio.sleep(0.05)
+        while waits_for := await missing(client, self.gateway_url, queues):
+            self.check()
+            if time.monotonic() > deadline:
+                said = "; ".join(f"{c.name}: {c.last_words()}" for c in self._children)
+                raise StackError(f"waited {READY_S:g} s for {' and '.join(waits_for)}. Last log lines: {said}")
+            await asyncio.sleep(0.05)
         self._say(f"a worker polls, and the gateway is up at {self.gateway_url}")
 
 
@@ -284,51 +264,6 @@ async def connected(stack: Stack) -> AsyncIterator[tuple[HatchwayClient, Databas
             yield HatchwayClient(await stack.connect()), db
     finally:
         await stack.stop()
-
-
-async def _release(client: HatchwayClient, workflow_id: str, agent_id: str) -> None:
-    try:
-        await client.release(workflow_id, agent_id, by="hatchway dev", now=True)
-    except RPCError as e:
-        if e.status is not RPCStatusCode.NOT_FOUND:  # closed: its teardown is under way already
-            raise
-
-
-async def _answers(http: httpx.AsyncClient, url: str) -> bool:
-    try:
-        return (await http.get(url)).status_code == 200
-    except httpx.TransportError:
-        return False
-
-
-async def _polled(client: Client, queue: str) -> bool:
-    answer = await client.workflow_service.describe_task_queue(
-        DescribeTaskQueueRequest(
-            namespace=NAMESPACE,
-            task_queue=TaskQueue(name=queue),
-            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
-        )
-    )
-    return bool(answer.pollers)
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def port_or_free(wanted: int) -> int:
-    """`wanted` where nothing listens on it, else a free one."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", wanted))
-        except OSError:
-            return free_port()
-    return wanted
 
 
 def _private(path: str, flags: int) -> int:
