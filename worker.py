@@ -12,14 +12,12 @@ An engine that does not answer is tried again; what it would serve waits, and ev
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import platform
 import signal
 import sys
 import uuid
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -28,7 +26,6 @@ from pathlib import Path
 
 import structlog
 from temporalio.client import Client
-from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 
@@ -37,7 +34,7 @@ from activities.adoption import AdoptionActivities
 from activities.auth import AuthActivities
 from activities.compute import ComputeActivities, Installation
 from activities.slots import SlotActivities
-from hatchway import search_attributes
+from hatchway import metrics, search_attributes
 from hatchway.agent_env import worker_agent_env
 from hatchway.backends.bare_metal import BareMetalBackend
 from hatchway.backends.base import Backend
@@ -46,13 +43,13 @@ from hatchway.client import connect
 from hatchway.config.current import CurrentConfig, apply
 from hatchway.config.loading import load
 from hatchway.config.schema import Scaler, ScalerType
-from hatchway.errors import ConfigError, HatchwayError, StoreUnreachable
+from hatchway.errors import HatchwayError, StoreUnreachable
 from hatchway.host.identity import boot_id, default_state_dir, host_id_of_machine
 from hatchway.host.watch import HostWatch
 from hatchway.labels import platform_of
-from hatchway.logs import configure_logging
 from hatchway.model import ComputeExit
 from hatchway.store.adoption import Adoption
+from hatchway.store.census import Census
 from hatchway.store.claims import Claims
 from hatchway.store.config_versions import ConfigVersionConflict, ConfigVersions
 from hatchway.store.installation import installation_id
@@ -94,6 +91,11 @@ class WorkerSettings:
     state_dir: Path = field(default_factory=default_state_dir)
     gateway_url: str = "http://127.0.0.1:8780"
     metrics_port: int | None = None
+    """Prometheus metrics on 127.0.0.1; None: no page."""
+
+    @property
+    def metrics_bind(self) -> str | None:
+        return None if self.metrics_port is None else f"127.0.0.1:{self.metrics_port}"
 
 
 async def run(settings: WorkerSettings, stop: asyncio.Event | None = None, temporal: Client | None = None) -> None:
@@ -105,7 +107,7 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None, tempo
     async with AsyncExitStack() as stack:
         db = await stack.enter_async_context(Database.open(settings.database_url, max_size=20))
         await check_revision(db)
-        temporal = temporal or await _connect(settings.metrics_port)
+        temporal = temporal or await connect(runtime=metrics.runtime(settings.metrics_bind))
         await probe_search_attributes(temporal)
         config = CurrentConfig(ConfigVersions(db))
         if settings.config:
@@ -166,6 +168,8 @@ class Fleet:
         self._outcomes = Outcomes(db)
         self._claims = Claims(db)
         self._presence = Presence(db)
+        self._census = Census(db)
+        self._metrics = metrics.Metrics.of(temporal)
         self._installation = Installation(
             id=installation,
             gateway_url=settings.gateway_url,
@@ -264,9 +268,9 @@ class Fleet:
     def _control_worker(self) -> Worker:
         slots = SlotActivities(
             self._slots, self._adoption, self._outcomes, self._config, self._temporal,
-            instance_id=self._instance_id, platform=self._installation.platform,
+            metrics=self._metrics, instance_id=self._instance_id, platform=self._installation.platform,
         )  # fmt: skip
-        adoption = AdoptionActivities(self._adoption)
+        adoption = AdoptionActivities(self._adoption, self._metrics)
         auth = AuthActivities(self._config)
         return Worker(
             self._temporal,
@@ -282,7 +286,9 @@ class Fleet:
         )  # fmt: skip
 
     def _compute_activities(self, backend: Backend) -> ComputeActivities:
-        return ComputeActivities(backend, self._slots, self._claims, self._outcomes, self._config, self._installation)
+        return ComputeActivities(
+            backend, self._slots, self._claims, self._outcomes, self._config, self._installation, self._metrics
+        )
 
     def _compute_worker(self, key: tuple[str, int], compute: ComputeActivities) -> Worker:
         queue, slots = key
@@ -319,6 +325,7 @@ class Fleet:
                     host_ids=[self._machine, *(b.host_id for b in self._backends.values())],
                     boot_id=boot_id(),
                 )
+                self._metrics.census(await self._census.take())
             except HatchwayError as e:
                 log.warning("the instance's heartbeat did not get through", error=str(e))
             await asyncio.sleep(INSTANCE_BEAT_EVERY)
@@ -338,14 +345,6 @@ class Fleet:
             log.warning("an agent ended whose workflow is gone", agent_id=exited.agent_id)
 
 
-async def _connect(metrics_port: int | None) -> Client:
-    """A client whose runtime serves Prometheus metrics, where a port was given."""
-    if metrics_port is None:
-        return await connect()
-    metrics = PrometheusConfig(bind_address=f"127.0.0.1:{metrics_port}")
-    return await connect(runtime=Runtime(telemetry=TelemetryConfig(metrics=metrics)))
-
-
 def _stop_on_signals() -> asyncio.Event:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -354,44 +353,8 @@ def _stop_on_signals() -> asyncio.Event:
     return stop
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a worker from the command line. Returns the exit code; what keeps it from running is said on stderr."""
-    parser = argparse.ArgumentParser(prog="worker.py", description="Serve Hatchway's task queues from this process.")
-    parser.add_argument("--config", type=Path, help="stored as the cluster's configuration when it has none")
-    parser.add_argument(
-        "--host-id", default=os.environ.get("HATCHWAY_HOST_ID"), help="this machine's name; default: derived"
-    )
-    parser.add_argument(
-        "--state-dir", type=Path, default=default_state_dir(), help="where bare-metal agents are recorded"
-    )
-    parser.add_argument("--metrics-port", type=int, help="Prometheus metrics on 127.0.0.1")
-    options = parser.parse_args(argv)
-    configure_logging()
-    database_url = os.environ.get("DATABASE_URL")
-    if not database_url:
-        print("set DATABASE_URL to the Postgres of this installation", file=sys.stderr)
-        return 2
-    settings = WorkerSettings(
-        database_url=database_url,
-        config=options.config,
-        host_id=options.host_id,
-        state_dir=options.state_dir,
-        gateway_url=os.environ.get("HATCHWAY_GATEWAY_URL", "http://127.0.0.1:8780"),
-        metrics_port=options.metrics_port,
-    )
-    try:
-        asyncio.run(run(settings))
-    except ConfigError as e:
-        print(e, file=sys.stderr)
-        return 2
-    except HatchwayError as e:
-        print(e, file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # the SDK's native threads can abort an interpreter that is being finalised
+    from hatchway.cli import main
+
+    sys.argv.insert(1, "worker")
+    main()

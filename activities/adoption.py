@@ -6,19 +6,21 @@ from temporalio import activity
 
 from activities.errors import store_errors
 from activities.models import AdoptAnswer, AdoptInput, AdoptKind, CloseAnswer, CloseInput, CloseKind
+from hatchway.metrics import Metrics
 from hatchway.model import ComputeRef, EndReason, TeardownFacts
 from hatchway.store.adoption import Adopted, AdoptedByOther, Adoption, NoSuchProvision, TearingDown
 from hatchway.store.slots import SpawnRow
 
 
 class AdoptionActivities:
-    def __init__(self, adoption: Adoption) -> None:
+    def __init__(self, adoption: Adoption, metrics: Metrics) -> None:
         self._adoption = adoption
+        self._metrics = metrics
 
     @activity.defn
     async def adopt(self, ask: AdoptInput) -> AdoptAnswer:
         """Let the agent in, unless its provision is closing or another process is this agent already."""
-        with store_errors():
+        with store_errors(self._metrics):
             answer = await self._adoption.adopt(ask.agent_id, ask.instance_id, ask.registration_id)
         match answer:
             case Adopted():
@@ -33,8 +35,10 @@ class AdoptionActivities:
     @activity.defn
     async def close(self, ask: CloseInput) -> CloseAnswer:
         """The first step of every teardown: from here on nobody can adopt, and the claims are gone."""
-        with store_errors():
+        with store_errors(self._metrics):
             answer = await self._adoption.close(ask.agent_id, ask.end_reason.value, only_unadopted=ask.only_unadopted)
+        if ask.end_reason is EndReason.ADOPTION_TIMEOUT and answer.kind == CloseKind.CLOSING:
+            self._metrics.provision_timed_out()
         return CloseAnswer(
             kind=CloseKind(answer.kind),
             facts=answer.row and teardown_facts(answer.row),

@@ -31,6 +31,7 @@ from hatchway.errors import (
     TransientSpawnError,
 )
 from hatchway.labels import agent_labels
+from hatchway.metrics import Metrics
 from hatchway.model import ComputeRef, JobResult, ScaleDownReason, TeardownFacts, TeardownState
 from hatchway.registry.auth import RegistryAuth
 from hatchway.registry.pull import pull_credentials
@@ -78,6 +79,7 @@ class ComputeActivities:
         outcomes: Outcomes,
         config: CurrentConfig,
         installation: Installation,
+        metrics: Metrics,
     ) -> None:
         self._backend = backend
         self._slots = slots
@@ -85,6 +87,7 @@ class ComputeActivities:
         self._outcomes = outcomes
         self._config = config
         self._installation = installation
+        self._metrics = metrics
 
     # ── spawn ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -110,8 +113,10 @@ class ComputeActivities:
                     await self._undo(row, compute)
                     raise closing("it was closed while its compute was being made, which has been removed again")
         except SpawnError as e:
+            self._metrics.spawn_failed(e.code.value)
             raise spawn_failure(e, handled) from None
         except (AuthError, SecretError) as e:
+            self._metrics.spawn_failed(SpawnCode.AUTH_DENIED.value)
             raise spawn_failure(PermanentSpawnError(SpawnCode.AUTH_DENIED, str(e)), handled) from None
         except ApplicationError:
             raise
@@ -119,6 +124,7 @@ class ComputeActivities:
             # A backend's bug or an SDK's own error may quote what it was given. It is retried, without its quotes.
             words = redact(f"{type(e).__name__}: {e}", handled)
             activity.logger.error("the backend failed in an unforeseen way: %s", words)
+            self._metrics.spawn_failed("unforeseen")
             raise ApplicationError(words, type=ErrorType.SPAWN_FAILED) from None
         return SpawnAnswer(compute=compute)
 
@@ -230,7 +236,7 @@ class ComputeActivities:
                 gone = await self._backend.destroy(ask.agent_id, ask.facts, ask.reason)
             except DestroyError as e:
                 raise ApplicationError(str(e), type="DestroyError") from None
-        with store_errors():
+        with store_errors(self._metrics):
             found = await self._outcomes.completion(ask.agent_id)
         return TornDown(
             teardown=TeardownState.ACCEPTED if isinstance(gone, Accepted) else TeardownState.CONFIRMED,

@@ -11,6 +11,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from hatchway.errors import ErrorType, StoreContended, StoreUnreachable
+from hatchway.metrics import Metrics
 
 T = TypeVar("T")
 
@@ -31,13 +32,15 @@ async def patiently(call: Callable[[], Awaitable[T]]) -> T:
 
 
 @contextmanager
-def store_errors() -> Iterator[None]:
+def store_errors(metrics: Metrics) -> Iterator[None]:
     """Retryable ApplicationErrors for a database that is away or contended. Never mistaken for an answer."""
     try:
         yield
     except StoreUnreachable as e:
+        metrics.cap_lock_failed("unreachable")
         raise ApplicationError(str(e), type=ErrorType.STORE_UNREACHABLE) from None
     except StoreContended as e:
+        metrics.cap_lock_failed("contended")
         raise ApplicationError(
             str(e), type=ErrorType.CAP_LOCK_CONTENDED, category=ApplicationErrorCategory.BENIGN
         ) from None

@@ -29,6 +29,7 @@ from hatchway.config.schema import Config
 from hatchway.errors import DeclineReason
 from hatchway.labels import agent_labels
 from hatchway.matching import Candidate as LabelSetMatch
+from hatchway.metrics import Metrics
 from hatchway.model import (
     EndReason,
     GrantedRequest,
@@ -41,6 +42,7 @@ from hatchway.model import (
 from hatchway.resources import shape
 from hatchway.store.adoption import Adoption
 from hatchway.store.outcomes import Outcomes
+from hatchway.store.reservations import ReserveAnswer as ReserveResult
 from hatchway.store.slots import (
     AlreadyEnded,
     AtCapacity,
@@ -72,6 +74,7 @@ class SlotActivities:
         config: CurrentConfig,
         temporal: Client,
         *,
+        metrics: Metrics,
         instance_id: str,
         platform: str,
     ) -> None:
@@ -80,6 +83,7 @@ class SlotActivities:
         self._outcomes = outcomes
         self._config = config
         self._temporal = temporal
+        self._metrics = metrics
         self._instance_id = instance_id
         self._platform = platform
 
@@ -88,7 +92,7 @@ class SlotActivities:
     @activity.defn
     async def reserve(self, ask: ReserveInput) -> ReserveAnswer:
         """Hold a slot for the agent, or say where it stands in the line, or why it gets none."""
-        with store_errors():
+        with store_errors(self._metrics):
             version, config = await self._config.current()
             matches = self._matches(ask, config)
             if not matches:
@@ -98,6 +102,7 @@ class SlotActivities:
             if isinstance(answer, JobHasAgent) and await self._made_way(answer):
                 answer = await self._slots.reserve(reservation)
             await self._wake(answer.wake)
+            self._count_refusals(answer, reservation)
             if isinstance(answer, Held):
                 await self._finish_older_teardowns(answer.row)
                 config = await self._config.of_row(answer.row)
@@ -115,6 +120,11 @@ class SlotActivities:
             case _:
                 decline, message = _declined(answer)
                 return ReserveAnswer(kind=ReserveKind.DECLINED, decline=decline, message=message)
+
+    def _count_refusals(self, answer: ReserveResult, reservation: Reservation) -> None:
+        if isinstance(answer, Waiting | AtCapacity | NeverFits | BackingOff | Draining):
+            for candidate, bound in zip(reservation.candidates, answer.bounds, strict=False):
+                self._metrics.spawn_refused(candidate.scaler, f"{bound.scope} {bound.kind.value}")
 
     def _matches(self, ask: ReserveInput, config: Config) -> list[LabelSetMatch]:
         request = ask.request
@@ -244,7 +254,7 @@ class SlotActivities:
 
         Writes the outcome too, unless it was decided before; a completion that the agent has recorded stands above it.
         """
-        with store_errors():
+        with store_errors(self._metrics):
             released = await self._slots.release(ask.agent_id, ask.end_reason.value, ask.result and ask.result.value)
             await self._wake(released.wake)
         return Done()
@@ -252,14 +262,14 @@ class SlotActivities:
     @activity.defn
     async def record_outcome(self, ask: ReleaseInput) -> Done:
         """Write the outcome down while the slot is still held: the job may be offered again."""
-        with store_errors():
+        with store_errors(self._metrics):
             await self._outcomes.decide(ask.agent_id, ask.end_reason.value, ask.result and ask.result.value)
         return Done()
 
     @activity.defn
     async def completion(self, ask: AgentInput) -> CompletionAnswer:
         """The completion that the agent has reported, if it has."""
-        with store_errors():
+        with store_errors(self._metrics):
             return CompletionAnswer(completion=await self._completion(ask.agent_id))
 
     async def _completion(self, agent_id: str) -> Completion | None:
@@ -269,7 +279,7 @@ class SlotActivities:
     @activity.defn
     async def request_drain(self, ask: AgentInput) -> Done:
         """Raise the flag that the agent sees in its next heartbeat answer."""
-        with store_errors():
+        with store_errors(self._metrics):
             await self._slots.request_drain(ask.agent_id)
         return Done()
 

@@ -9,6 +9,8 @@ from temporalio.client import Client
 from temporalio.common import MetricMeter
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 
+from hatchway.store.census import Counts
+
 
 def runtime(bind: str | None) -> Runtime:
     """The runtime to connect the process's client with. `bind` is host:port of the metrics page; None: no page.
@@ -21,12 +23,30 @@ def runtime(bind: str | None) -> Runtime:
 
 
 class Metrics:
-    """What the processes of Hatchway count."""
+    """What the processes of Hatchway count. Gauges are of the whole cluster: every worker reports the same."""
 
     def __init__(self, meter: MetricMeter) -> None:
         self._claim_redemptions = meter.create_counter(
             "hatchway_claim_redemptions_total", "Redeemed and refused claims, by result"
         )
+        self._spawn_refusals = meter.create_counter(
+            "hatchway_spawn_refusals_total", "Reservations that got no slot at once, by scaler and what bound"
+        )
+        self._cap_lock_failures = meter.create_counter(
+            "hatchway_cap_lock_failures_total", "Store calls that did not get through, by reason"
+        )
+        self._spawn_failures = meter.create_counter("hatchway_spawn_failures_total", "Failed spawn attempts, by code")
+        self._provision_timeouts = meter.create_counter(
+            "hatchway_provision_timeout_total", "Agents that did not register before their deadline"
+        )
+        self._agents = meter.create_gauge("hatchway_agents", "Agents that hold a slot, by scaler and state")
+        self._cpus = meter.create_gauge_float("hatchway_cpus_used", "CPUs that are reserved, by scaler")
+        self._memory = meter.create_gauge("hatchway_memory_bytes_used", "Memory that is reserved, by scaler", "By")
+        self._waiters = meter.create_gauge("hatchway_waiters", "Provisions in the waiting line")
+        self._oldest = meter.create_gauge_float(
+            "hatchway_oldest_waiter_seconds", "How long the provision that has waited longest has waited", "s"
+        )
+        self._seen: set[tuple[str, str]] = set()
 
     @classmethod
     def of(cls, client: Client) -> Metrics:
@@ -37,3 +57,29 @@ class Metrics:
     def claim_redemption(self, result: str) -> None:
         """`result` is redeemed, unknown, consumed, expired, tearing-down or rate-limited."""
         self._claim_redemptions.add(1, {"result": result})
+
+    def spawn_refused(self, scaler: str, cap: str) -> None:
+        """`cap` is the scope that bound and why: `global full`, `scaler:x draining`."""
+        self._spawn_refusals.add(1, {"scaler": scaler, "cap": cap})
+
+    def cap_lock_failed(self, reason: str) -> None:
+        """`reason` is contended or unreachable."""
+        self._cap_lock_failures.add(1, {"reason": reason})
+
+    def spawn_failed(self, code: str) -> None:
+        """`code` is a SpawnCode, or `unforeseen`."""
+        self._spawn_failures.add(1, {"code": code})
+
+    def provision_timed_out(self) -> None:
+        self._provision_timeouts.add(1)
+
+    def census(self, counted: Counts) -> None:
+        """Set the gauges. A scaler's state that has emptied is set to 0 once it has been seen."""
+        self._seen |= counted.agents.keys()
+        for scaler, state in self._seen:
+            self._agents.set(counted.agents.get((scaler, state), 0), {"scaler": scaler, "state": state})
+        for scaler, (mcpu, mem_bytes) in counted.reserved.items():
+            self._cpus.set(mcpu / 1000, {"scaler": scaler})
+            self._memory.set(mem_bytes, {"scaler": scaler})
+        self._waiters.set(counted.waiters)
+        self._oldest.set(counted.oldest_waiter_seconds)

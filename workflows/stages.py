@@ -9,6 +9,16 @@ from temporalio import workflow
 from hatchway.model import ProvisionState, StageEntry, StageTimes
 from hatchway.transitions import TRANSITIONS
 
+S = ProvisionState
+
+MEASURED_AT: dict[ProvisionState, tuple[str, frozenset[ProvisionState]]] = {
+    S.SPAWNING: ("request_to_slot_seconds", frozenset({S.RESERVING})),
+    S.AWAITING_ADOPTION: ("slot_to_spawned_seconds", frozenset({S.RESOLVING, S.SPAWNING})),
+    S.ACTIVE: ("spawned_to_adopted_seconds", frozenset({S.AWAITING_ADOPTION})),
+    S.CLOSED: ("end_to_gone_seconds", frozenset({S.TEARING_DOWN})),
+}
+"""On entering a state: the histogram, and the state that its stretch began with."""
+
 
 class Stages:
     def __init__(self) -> None:
@@ -27,6 +37,15 @@ class Stages:
         if state not in TRANSITIONS[self.state]:
             raise RuntimeError(f"a provision does not go from {self.state.value} to {state.value}")
         self.entries.append(StageEntry(state=state, since=workflow.now()))
+        if state in MEASURED_AT:
+            self._measure(*MEASURED_AT[state])
+
+    def _measure(self, name: str, since: frozenset[ProvisionState]) -> None:
+        """One histogram of a stretch, from when it was first entered. The workflow's meter is silent on replay."""
+        begun = next((entry.since for entry in self.entries if entry.state in since), None)
+        if begun is not None:
+            meter = workflow.metric_meter()
+            meter.create_histogram_timedelta(f"hatchway_{name}", unit="duration").record(workflow.now() - begun)
 
     def times(self) -> StageTimes:
         """Seconds in each stage; one that was entered twice counts both times."""

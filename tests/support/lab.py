@@ -27,6 +27,7 @@ from activities.slots import SlotActivities
 from hatchway.client import HatchwayClient, ProvisionFailed, Started
 from hatchway.config.current import CurrentConfig, apply
 from hatchway.config.schema import Config
+from hatchway.metrics import Metrics
 from hatchway.model import (
     AdoptedSpec,
     AdoptRequest,
@@ -81,6 +82,10 @@ class Lab:
         )  # fmt: skip
 
     # ── start and look ──────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def metrics(self) -> Metrics:
+        return Metrics.of(self.temporal)
 
     async def provision(self, workflow_id: str | None = None, **request: Any) -> Started:
         request.setdefault("labels", ["linux"])
@@ -213,6 +218,7 @@ class Lab:
             self.outcomes,
             CurrentConfig(ConfigVersions(self.db), self.environ),
             Installation(id=self.installation, gateway_url="http://127.0.0.1:1", agent_env={}, platform="linux/amd64"),
+            self.metrics,
         )
 
     # ── invariants ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -232,9 +238,10 @@ def control_worker(lab: Lab) -> Worker:
     """A Worker for workflows and database steps, in this process."""
     current = CurrentConfig(ConfigVersions(lab.db), lab.environ)
     slots = SlotActivities(
-        lab.slots, lab.adoption, lab.outcomes, current, lab.temporal, instance_id="lab", platform="linux/amd64"
-    )
-    adoption, auth = AdoptionActivities(lab.adoption), AuthActivities(current)
+        lab.slots, lab.adoption, lab.outcomes, current, lab.temporal,
+        metrics=lab.metrics, instance_id="lab", platform="linux/amd64",
+    )  # fmt: skip
+    adoption, auth = AdoptionActivities(lab.adoption, lab.metrics), AuthActivities(current)
     return Worker(
         lab.temporal,
         task_queue=CONTROL,
