@@ -11,6 +11,7 @@ and a job that has been served is not served again. Imports neither workflows no
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import uuid
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ from hatchway.model import (
 from hatchway.task_queues import CONTROL
 
 RPC_LIMIT = timedelta(seconds=10)
+CONNECT_S = 5.0
+"""As long as for Postgres. The SDK itself waits 30 s for a server that swallows packets; a refusal is known at once."""
 
 
 class TemporalUnreachable(HatchwayError):
@@ -84,7 +87,12 @@ async def connect(**overrides: Any) -> Client:
     config: dict[str, Any] = {**ClientConfig.load_client_connect_config(), **overrides}
     config.setdefault("target_host", "localhost:7233")
     try:
-        return await Client.connect(**config, plugins=[plugin()])
+        async with asyncio.timeout(CONNECT_S):
+            return await Client.connect(**config, plugins=[plugin()])
+    except TimeoutError:
+        raise TemporalUnreachable(
+            f"Temporal did not answer at {config['target_host']} within {CONNECT_S:g} s: is TEMPORAL_ADDRESS right?"
+        ) from None
     except RuntimeError as e:
         raise TemporalUnreachable(
             f"Temporal does not answer at {config['target_host']}; start it, or set TEMPORAL_ADDRESS ({_short(e)})"

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CONNECT_S = 8.0
-"""A person waits this long for a server that swallows packets; a refused connection is known at once."""
-
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
     """Run a command's coroutine. Ctrl-C cancels it, so that it cleans up, and raises KeyboardInterrupt."""
@@ -74,12 +71,8 @@ async def temporal(**overrides: Any) -> Any:
     """A connected `temporalio.client.Client`. Raises Failure."""
     from hatchway.client import connect
 
-    try:
-        with temporal_errors():
-            async with asyncio.timeout(CONNECT_S):
-                return await connect(**overrides)
-    except TimeoutError:
-        raise unreachable(f"Temporal did not answer within {CONNECT_S:g} s: is TEMPORAL_ADDRESS right?") from None
+    with temporal_errors():
+        return await connect(**overrides)
 
 
 @contextmanager
