@@ -78,7 +78,9 @@ def embedded_bin_dir() -> Path:
 class EmbeddedPostgres:
     """One server on one directory. The same directory gives the same data and password again, on another port.
 
-    Blocking; call it in a thread from async code. Usable as a context manager. Raises EmbeddedPostgresError.
+    `bin_dir` holds initdb, postgres and createdb of any major from 15 on; unset, the wheel's. `settings` are names and
+    values of postgresql.conf. Blocking; call it in a thread from async code. Usable as a context manager. Raises
+    EmbeddedPostgresError.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class EmbeddedPostgres:
         self._data = self._dir / "data"
         self._password_file = self._dir / "password"
         self._log_file = self._dir / "server.log"
-        self._bin = bin_dir or embedded_bin_dir()
+        self.bin_dir = bin_dir or embedded_bin_dir()
         self._settings = dict(settings or {})
         self._user = server_user()
         self._process: subprocess.Popen[bytes] | None = None
@@ -158,7 +160,14 @@ class EmbeddedPostgres:
     def createdb(self, name: str) -> str:
         """Create a database, or leave it as it is when it exists. Returns its DSN."""
         done = subprocess.run(
-            [self._bin / "createdb", "--host=127.0.0.1", f"--port={self._port}", f"--username={SUPERUSER}", "--", name],
+            [
+                self.bin_dir / "createdb",
+                "--host=127.0.0.1",
+                f"--port={self._port}",
+                f"--username={SUPERUSER}",
+                "--",
+                name,
+            ],
             env=self._env() | {"PGPASSWORD": self._password_file.read_text().strip()},
             capture_output=True,
             text=True,
@@ -173,12 +182,12 @@ class EmbeddedPostgres:
 
     def _prepare_directory(self) -> None:
         for program in ("initdb", "postgres"):
-            if not (self._bin / program).is_file():
-                raise EmbeddedPostgresError(f"{self._bin} holds no `{program}`: it is not a Postgres bin directory")
+            if not (self.bin_dir / program).is_file():
+                raise EmbeddedPostgresError(f"{self.bin_dir} holds no `{program}`: it is not a Postgres bin directory")
         self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._user is not None:
             os.chown(self._dir, self._user.uid, self._user.gid)
-            for path in (self._dir, self._bin):
+            for path in (self._dir, self.bin_dir):
                 self._check_reachable(path, self._user)
         self._dir.chmod(0o700)
 
@@ -290,7 +299,7 @@ class EmbeddedPostgres:
     def _spawn(self) -> subprocess.Popen[bytes]:
         settings = {"listen_addresses": "127.0.0.1", "port": str(self._port), "unix_socket_directories": ""}
         settings |= self._settings
-        arguments = [str(self._bin / "postgres"), "-D", str(self._data)]
+        arguments = [str(self.bin_dir / "postgres"), "-D", str(self._data)]
         for name, value in settings.items():
             arguments += ["-c", f"{name}={value}"]
         with self._log_file.open("ab") as log:
@@ -326,7 +335,7 @@ class EmbeddedPostgres:
 
     def _run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [self._bin / program, *arguments],
+            [self.bin_dir / program, *arguments],
             env=self._env(),
             cwd=self._dir,
             capture_output=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import psycopg
@@ -11,6 +12,9 @@ from hatchway.store.pool import CONNECTION_OPTIONS, Database, translated
 
 HEAD = "0001"
 """The newest revision under `migrations/versions`: a constant, so that no worker imports Alembic; a test compares."""
+
+_ONE_AT_A_TIME = threading.Lock()
+"""Alembic keeps the running migration's environment in module globals: two threads would mix theirs up."""
 
 
 def migrate(dsn: str) -> None:
@@ -34,7 +38,7 @@ def migrate(dsn: str) -> None:
         # The check "is it there already" must see what whoever held the lock before us has committed.
         isolation_level="READ COMMITTED",
     )
-    with engine.connect() as connection:
+    with _ONE_AT_A_TIME, engine.connect() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
 

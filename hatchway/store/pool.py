@@ -98,7 +98,6 @@ class Database:
             min_size=min_size,
             max_size=max_size,
             kwargs={"autocommit": True, "prepare_threshold": None, **CONNECTION_OPTIONS},
-            check=_discard_dead,
             timeout=GET_CONNECTION_S,
             # Give up soon: the next call tries anew at once, instead of waiting out a long backoff.
             reconnect_timeout=GET_CONNECTION_S,
@@ -134,10 +133,25 @@ class Database:
             {"function": function, "arguments": Jsonb(dict(arguments))},
         )
 
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[psycopg.AsyncConnection[tuple[Any, ...]]]:
+        """A connection that the server has not closed while it lay in the pool.
+
+        The pool has a check of its own, but waits seconds after each dead connection, and a restart leaves many.
+        """
+        connection = await self._pool.getconn()
+        while not await _alive(connection):
+            await self._pool.putconn(connection)
+            connection = await self._pool.getconn()
+        try:
+            yield connection
+        finally:
+            await self._pool.putconn(connection)
+
     async def fetch_all(self, query: LiteralString, parameters: Parameters = None) -> list[tuple[Any, ...]]:
         """Every row of one statement; none of a statement that answers no rows."""
         try:
-            async with self._pool.connection() as connection, asyncio.timeout(CALL_S):
+            async with self._connection() as connection, asyncio.timeout(CALL_S):
                 cursor = await connection.execute(query, parameters)
                 return await cursor.fetchall() if cursor.description else []
         except (psycopg.Error, TimeoutError) as error:
@@ -161,16 +175,20 @@ class Database:
         await self.fetch_value("select 1")
 
 
-async def _discard_dead(connection: psycopg.AsyncConnection[Any]) -> None:
-    """Find out, without a message, that the server has closed a connection while it lay in the pool.
+async def _alive(connection: psycopg.AsyncConnection[Any]) -> bool:
+    """Find out, without a message, whether the server has closed an idle connection; if so, it is closed here too.
 
     An idle connection has nothing to read, unless the other side ended it: first its last words, then the end, which
     makes `consume_input` raise. A few rounds, as a parameter's change may be reported on a healthy one.
     """
     waiting = select.poll()
     waiting.register(connection.fileno(), select.POLLIN)
-    for _ in range(3):
-        if not waiting.poll(0):
-            return
-        connection.pgconn.consume_input()
-    raise psycopg.OperationalError("an idle connection had too much to say")
+    try:
+        for _ in range(3):
+            if not waiting.poll(0):
+                break
+            connection.pgconn.consume_input()
+    except psycopg.OperationalError:
+        await connection.close()  # its own status may still say that all is well
+        return False
+    return True

@@ -155,7 +155,8 @@ create function hatchway_neighbours(p text[]) returns text[] language sql stable
                       where g.scope = 'global'
                         and (g.max_agents, g.max_mcpu, g.max_mem_bytes) is distinct from (null, null, null))) $$;
 
--- Of those: the ones with a line, that accept, and have an agent's room.
+-- Of those: the ones with a line, that accept, and have an agent's room. The limit keeps the look at the line an index
+-- probe for each scaler; an `exists` is planned as a join that reads the whole line, under the admission lock.
 create function hatchway_reach(p text[]) returns text[] language sql stable as $$
   select coalesce(array_agg(s.scaler_name), '{}')
     from scaler_capacity s
@@ -164,7 +165,11 @@ create function hatchway_reach(p text[]) returns text[] language sql stable as $
      and not exists (select from scaler_capacity c
                       where c.scope in ('global', s.pool, s.scope) and c.agents >= c.max_agents)
      and not exists (select from scaler_failures f where f.scaler_name = s.scaler_name and f.backoff_until > now())
-     and exists (select from scaler_waiters w where w.scaler_name = s.scaler_name and not w.parked) $$;
+     and (select w.agent_id
+            from scaler_waiters w
+           where w.scaler_name = s.scaler_name and not w.parked
+           order by w.priority, w.seq, w.rank
+           limit 1) is not null $$;
 
 -- Hands room to the line, best waiter first. Who does not fit holds the scopes that bound it: nobody behind gets in
 -- there, or a big one would starve behind a stream of small ones. p: the scalers where room may have opened.
@@ -252,10 +257,14 @@ create function hatchway_position(p_agent text) returns int language sql stable 
                     from scaler_waiters
                    where agent_id = p_agent) mine
            cross join unnest(hatchway_neighbours(mine.scalers)) line (scaler_name)
-            join scaler_waiters w
-              on w.scaler_name = line.scaler_name
-             and (w.priority, w.seq) < (mine.priority, mine.seq)
-             and not w.parked
+           cross join lateral (
+             select agent_id
+               from scaler_waiters
+              where scaler_name = line.scaler_name
+                and not parked
+                and (priority, seq) < (mine.priority, mine.seq)
+              order by priority, seq, rank
+              limit 10000) w
            limit 10000) ahead $$;
 
 create function hatchway_pump_all(p_arguments jsonb) returns jsonb

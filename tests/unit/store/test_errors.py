@@ -1,0 +1,48 @@
+"""What a driver's error means to a caller of the store."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from psycopg_pool import PoolTimeout
+
+from hatchway.errors import StoreContended, StoreUnreachable
+from hatchway.store.pool import translated
+
+
+def error_of(sqlstate: str) -> psycopg.Error:
+    return psycopg.errors.lookup(sqlstate)("said by the server")
+
+
+@pytest.mark.parametrize("sqlstate", ["55P03", "57014", "40P01", "40001"])
+def test_contention_means_that_nothing_happened(sqlstate: str) -> None:
+    meaning = translated(error_of(sqlstate))
+
+    assert isinstance(meaning, StoreContended)
+    assert sqlstate in str(meaning)
+
+
+@pytest.mark.parametrize("sqlstate", ["08000", "08003", "08006", "57P01", "57P02", "57P03", "25P03", "53300"])
+def test_a_server_that_leaves_is_unreachable(sqlstate: str) -> None:
+    assert isinstance(translated(error_of(sqlstate)), StoreUnreachable)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        psycopg.OperationalError("server closed the connection unexpectedly"),
+        psycopg.InterfaceError("the connection is closed"),
+        PoolTimeout("couldn't get a connection after 5.00 sec"),
+        TimeoutError(),
+    ],
+)
+def test_an_error_without_a_sqlstate_is_unreachable(error: Exception) -> None:
+    assert isinstance(translated(error), StoreUnreachable)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [error_of("42P01"), error_of("23505"), error_of("42501"), psycopg.ProgrammingError("no sqlstate"), ValueError()],
+)
+def test_a_bug_is_left_as_it_is(error: Exception) -> None:
+    assert translated(error) is None
