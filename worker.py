@@ -177,7 +177,10 @@ class Fleet:
             platform=platform_of(platform.machine()),
         )
         self._backends: dict[str, Backend] = {}
-        self._unreachable: set[str] = set()
+        self._on_host: dict[str, dict[str, Backend]] = {}
+        """Host id to backend type to backend: what a host's queue is served with. Grows while the queue is polled."""
+        self._connecting: dict[str, asyncio.Task[None]] = {}
+        self._leaving: list[asyncio.Task[None]] = []
         self._workers: dict[tuple[str, int], tuple[Worker, asyncio.Task[None]]] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
 
@@ -190,20 +193,25 @@ class Fleet:
         try:
             while not stop.is_set():
                 await self._reconcile()
-                tasks = [task for _, task in self._workers.values()]
                 done, _ = await asyncio.wait(
-                    [stopping, beating, *tasks], timeout=RECONCILE_EVERY, return_when=asyncio.FIRST_COMPLETED
+                    [stopping, beating, *self._running()],
+                    timeout=RECONCILE_EVERY,
+                    return_when=asyncio.FIRST_COMPLETED,
                 )
                 for task in done - {stopping}:
-                    task.result()  # a Worker that ends by itself has failed for good: so has this process
+                    task.result()  # what ends by itself here has failed for good: so has this process
         finally:
             log.info("stopping: running activities may finish", grace_s=GRACE.total_seconds())
             beating.cancel()
             stopping.cancel()
-            for watch in self._watches.values():
-                watch.cancel()
-            await asyncio.gather(*(worker.shutdown() for worker, _ in self._workers.values()))
+            for task in (*self._connecting.values(), *self._watches.values()):
+                task.cancel()
+            await asyncio.gather(*self._leaving, *(worker.shutdown() for worker, _ in self._workers.values()))
             await asyncio.gather(*(backend.close() for backend in self._backends.values()))
+
+    def _running(self) -> list[asyncio.Task[None]]:
+        tasks = [task for _, task in self._workers.values()] + list(self._watches.values())
+        return tasks + [task for task in self._connecting.values() if not task.done()]
 
     # ── which queues ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -216,12 +224,10 @@ class Fleet:
             return
         wanted: dict[tuple[str, int], ComputeActivities] = {}
         for scaler in config.scalers:
-            backend = await self._backend_of(scaler)
-            if backend is None:
-                continue
-            compute = self._compute_activities(backend)
-            wanted[(spawn_queue(scaler.name), scaler.max_concurrent_spawns)] = compute
-            wanted[(host_queue(backend.host_id), HOST_SLOTS)] = compute
+            if backend := self._backend_of(scaler):
+                compute = self._compute_activities(backend.host_id)
+                wanted[spawn_queue(scaler.name), scaler.max_concurrent_spawns] = compute
+                wanted[host_queue(backend.host_id), HOST_SLOTS] = compute
         for key, compute in wanted.items():
             if key not in self._workers:
                 self._start(key, self._compute_worker(key, compute))
@@ -229,37 +235,42 @@ class Fleet:
         for key in [k for k in self._workers if k not in wanted and k[0].startswith(spawn_queue(""))]:
             worker, _ = self._workers.pop(key)
             log.info("task queue left", task_queue=key[0])
-            await worker.shutdown()
+            self._leaving.append(asyncio.create_task(worker.shutdown()))
 
-    async def _backend_of(self, scaler: Scaler) -> Backend | None:
-        """The backend that serves this scaler, if this worker is one of its hosts and can reach it."""
-        if scaler.type is ScalerType.BARE_METAL:
-            if scaler.hosts and self._machine not in scaler.hosts:
-                return None
-            key = "bare-metal"
-            if key not in self._backends:
-                self._adopt_backend(
-                    key, BareMetalBackend(self._machine, self._settings.state_dir, self._installation.id)
-                )
-            return self._backends[key]
-        key = f"container {scaler.host or 'default'}"
+    def _backend_of(self, scaler: Scaler) -> Backend | None:
+        """The backend that serves this scaler, if this worker is one of its hosts and has reached it."""
+        key = "bare-metal" if scaler.type is ScalerType.BARE_METAL else f"container {scaler.host or 'default'}"
         if key not in self._backends:
-            try:
-                self._adopt_backend(key, await ContainerBackend.connect(scaler.host, self._installation.id))
-            except HatchwayError as e:
-                if key not in self._unreachable:
-                    self._unreachable.add(key)
-                    log.warning(
-                        "the container engine does not answer; it is tried again", scaler=scaler.name, error=str(e)
-                    )
-                return None
-        self._unreachable.discard(key)
+            if key not in self._connecting:
+                self._connecting[key] = asyncio.create_task(self._connect(key, scaler))
+            return None
         backend = self._backends[key]
         return backend if not scaler.hosts or backend.host_id in scaler.hosts else None
 
-    def _adopt_backend(self, key: str, backend: Backend) -> None:
-        self._backends[key] = backend
-        self._watches[key] = asyncio.create_task(HostWatch([backend], self._compute_exited).run())
+    async def _connect(self, key: str, scaler: Scaler) -> None:
+        """Reach one backend, however long it takes: beside everything else, because an engine may hang."""
+        said = False
+        while key not in self._backends:
+            try:
+                backend: Backend = (
+                    BareMetalBackend(self._machine, self._settings.state_dir, self._installation.id)
+                    if scaler.type is ScalerType.BARE_METAL
+                    else await ContainerBackend.connect(scaler.host, self._installation.id, self._settings.host_id)
+                )
+            except HatchwayError as e:
+                if not said:
+                    log.warning("a backend cannot be reached; it is tried again", scaler=scaler.name, error=str(e))
+                said = True
+                await asyncio.sleep(RECONCILE_EVERY)
+            else:
+                here = self._on_host.setdefault(backend.host_id, {})
+                if scaler.type in here:
+                    raise WorkerRefused(
+                        f"two container engines under one host id, {backend.host_id}: start a worker for each, "
+                        "or leave --host-id out so that each engine's own id is used"
+                    )
+                here[scaler.type] = self._backends[key] = backend
+                self._watches[key] = asyncio.create_task(HostWatch([backend], self._compute_exited).run())
 
     def _start(self, key: tuple[str, int], worker: Worker) -> None:
         self._workers[key] = (worker, asyncio.create_task(worker.run()))
@@ -285,9 +296,16 @@ class Fleet:
             graceful_shutdown_timeout=GRACE,
         )  # fmt: skip
 
-    def _compute_activities(self, backend: Backend) -> ComputeActivities:
+    def _compute_activities(self, host_id: str) -> ComputeActivities:
         return ComputeActivities(
-            backend, self._slots, self._claims, self._outcomes, self._config, self._installation, self._metrics
+            host_id,
+            self._on_host[host_id],
+            self._slots,
+            self._claims,
+            self._outcomes,
+            self._config,
+            self._installation,
+            self._metrics,
         )
 
     def _compute_worker(self, key: tuple[str, int], compute: ComputeActivities) -> Worker:

@@ -37,7 +37,7 @@ class AdoptionActivities:
         """The first step of every teardown: from here on nobody can adopt, and the claims are gone."""
         with store_errors(self._metrics):
             answer = await self._adoption.close(ask.agent_id, ask.end_reason.value, only_unadopted=ask.only_unadopted)
-        if ask.end_reason is EndReason.ADOPTION_TIMEOUT and answer.kind == CloseKind.CLOSING:
+        if ask.end_reason is EndReason.ADOPTION_TIMEOUT and CloseKind(answer.kind) is CloseKind.CLOSING:
             self._metrics.provision_timed_out()
         return CloseAnswer(
             kind=CloseKind(answer.kind),

@@ -73,7 +73,8 @@ class Blueprint:
 class ComputeActivities:
     def __init__(
         self,
-        backend: Backend,
+        host_id: str,
+        backends: Mapping[str, Backend],
         slots: Slots,
         claims: Claims,
         outcomes: Outcomes,
@@ -81,7 +82,8 @@ class ComputeActivities:
         installation: Installation,
         metrics: Metrics,
     ) -> None:
-        self._backend = backend
+        self._host_id = host_id
+        self._backends = backends
         self._slots = slots
         self._claims = claims
         self._outcomes = outcomes
@@ -103,7 +105,7 @@ class ComputeActivities:
             async with heartbeats() as progress:
                 row = await self._stamp(ask)
                 spec = await self._spec(ask, row, handled)
-                compute = await self._backend.spawn(spec, progress)
+                compute = await self._backend(row.backend_type).spawn(spec, progress)
                 confirmed = await patiently(
                     lambda: self._slots.confirm_spawned(
                         ask.agent_id, compute.model_dump(mode="json"), ask.adoption_timeout
@@ -129,8 +131,7 @@ class ComputeActivities:
         return SpawnAnswer(compute=compute)
 
     async def _stamp(self, ask: SpawnInput) -> SpawnRow:
-        me = self._backend.host_id
-        stamped = await patiently(lambda: self._slots.stamp_host(ask.agent_id, me, ask.spawn_timeout))
+        stamped = await patiently(lambda: self._slots.stamp_host(ask.agent_id, self._host_id, ask.spawn_timeout))
         match stamped:
             case Stamped(row=row):
                 return row
@@ -224,7 +225,7 @@ class ComputeActivities:
 
     async def _undo(self, row: SpawnRow, compute: ComputeRef) -> None:
         facts = TeardownFacts(backend_type=compute.backend, host_id=compute.host_id, compute=compute)
-        await self._backend.destroy(row.agent_id, facts, ScaleDownReason.SHUTDOWN)
+        await self._backend(row.backend_type).destroy(row.agent_id, facts, ScaleDownReason.SHUTDOWN)
 
     # ── teardown ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -233,7 +234,7 @@ class ComputeActivities:
         """Destroy the agent's compute, found by its agent id; absent is gone. Answers the completion, if any."""
         async with heartbeats():
             try:
-                gone = await self._backend.destroy(ask.agent_id, ask.facts, ask.reason)
+                gone = await self._backend(ask.facts.backend_type).destroy(ask.agent_id, ask.facts, ask.reason)
             except DestroyError as e:
                 raise ApplicationError(str(e), type="DestroyError") from None
         with store_errors(self._metrics):
@@ -242,6 +243,13 @@ class ComputeActivities:
             teardown=TeardownState.ACCEPTED if isinstance(gone, Accepted) else TeardownState.CONFIRMED,
             completion=Completion(result=JobResult(found[0]), exit_code=found[1]) if found else None,
         )
+
+    def _backend(self, kind: str | None) -> Backend:
+        """Workers of one host may reach different backends: one that lacks this kind leaves it to the others."""
+        backend = self._backends.get(kind or "")
+        if backend is None:
+            raise ApplicationError(f"this worker of host {self._host_id} has no {kind} backend", type="WrongWorker")
+        return backend
 
 
 @asynccontextmanager

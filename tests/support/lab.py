@@ -212,7 +212,8 @@ class Lab:
 
     def compute(self, backend: ScriptedBackend) -> ComputeActivities:
         return ComputeActivities(
-            backend,
+            backend.host_id,
+            {"bare-metal": backend},
             self.slots,
             Claims(self.db),
             self.outcomes,
