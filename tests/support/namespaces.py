@@ -22,9 +22,9 @@ PATIENCE = 60.0
 """Seconds that a test waits for a condition before it says that it never came true."""
 
 
-async def new_namespace(address: str) -> Client:
+async def new_namespace(address: str, name: str | None = None) -> Client:
     """A fresh namespace of the dev server with Hatchway's search attributes, and a client of it."""
-    name = f"t-{uuid.uuid4().hex[:12]}"
+    name = name or f"t-{uuid.uuid4().hex[:12]}"
     admin = await Client.connect(address)
     request = RegisterNamespaceRequest(namespace=name)
     request.workflow_execution_retention_period.FromTimedelta(timedelta(days=1))

@@ -6,6 +6,7 @@ import selectors
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
@@ -21,19 +22,29 @@ class Mode(Enum):
 
 
 class FaultProxy:
-    """Forwards connections to `target`, a (host, port) or the path of a Unix socket; listens on 127.0.0.1.
+    """Forwards connections to `target`, a (host, port) or the path of a Unix socket; listens on `host`.
 
     `cut` breaks every open connection and each new one at once; `hang` keeps connections open and moves no byte;
-    `heal` undoes both. `delay` holds every chunk back for so many seconds, in each direction.
+    `heal` undoes both. `delay` holds every chunk back for so many seconds, in each direction. `tap` is called with
+    each chunk that passes, in a thread of the proxy's own.
     """
 
-    def __init__(self, target: tuple[str, int] | Path, delay: float = 0.0) -> None:
+    def __init__(
+        self,
+        target: tuple[str, int] | Path,
+        delay: float = 0.0,
+        *,
+        host: str = "127.0.0.1",
+        tap: Callable[[bytes], None] | None = None,
+    ) -> None:
         self.target = target
         self.delay = delay
+        self._host = host
+        self._tap = tap
         self._mode = Mode.PASS
         self._changed = threading.Condition()
         self._open: set[socket.socket] = set()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self._listener = socket.create_server((host, 0), backlog=512)
         self._closed = False
         self._acceptor = threading.Thread(target=self._accept, daemon=True)
         self._acceptor.start()
@@ -45,7 +56,7 @@ class FaultProxy:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self._host}:{self.port}"
 
     def cut(self) -> None:
         self._switch(Mode.CUT)
@@ -136,6 +147,8 @@ class FaultProxy:
                         return
                     if self.delay:
                         time.sleep(self.delay)
+                    if self._tap and chunk:
+                        self._tap(chunk)
                     if chunk:
                         sink.sendall(chunk)
                     else:

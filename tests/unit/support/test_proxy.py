@@ -96,3 +96,12 @@ def test_a_delay_holds_back_both_directions(proxy: FaultProxy) -> None:
         _echoed(connection)
 
         assert time.monotonic() - began >= 0.1
+
+
+def test_the_tap_hears_both_directions(proxy: FaultProxy) -> None:
+    heard: list[bytes] = []
+
+    with FaultProxy(("127.0.0.1", proxy.port), tap=heard.append) as tapped, _connect(tapped) as connection:
+        assert _echoed(connection) == b"ping"
+
+    assert heard == [b"ping", b"ping"]
