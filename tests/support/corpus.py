@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
         for key in value:
             yield path, str(key).encode()
             yield from _leaves(value[key], path)
-    elif hasattr(value, "__iter__"):
+    elif isinstance(value, Sequence):
         for item in value:
             yield from _leaves(item, path)
 
