@@ -120,8 +120,18 @@ async def _demo(running: AbstractAsyncContextManager[Result]) -> Result:
     async with running as result:
         if sys.stdin.isatty() and sys.stdout.isatty() and not os.environ.get("CI"):
             _say("the UI stays up until you press Enter")
-            await asyncio.to_thread(sys.stdin.readline)
+            await _until_enter()
     return result
+
+
+async def _until_enter() -> None:
+    """Wait for a line on stdin. Not in a thread: the loop would wait for that one also after Ctrl-C."""
+    loop, pressed = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(sys.stdin.fileno(), pressed.set)
+    try:
+        await pressed.wait()
+    finally:
+        loop.remove_reader(sys.stdin.fileno())
 
 
 def _end_on_signals() -> None:

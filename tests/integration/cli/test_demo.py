@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import re
+import signal
 import subprocess
 import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
@@ -109,6 +118,69 @@ def test_a_demo_that_is_stopped_half_way_leaves_nothing_running(directory: Path,
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert processes_in(directory) == []
+
+
+@pytest.mark.parametrize(("key", "code"), [(b"\n", 0), (b"\x03", 130)])
+def test_on_a_terminal_the_ui_stays_up_until_enter_or_ctrl_c(
+    directory: Path, processes_in: ProcessesIn, key: bytes, code: int
+) -> None:
+    with terminal_demo(directory / "demo") as (process, terminal):
+        shown = read_until(terminal, b"until you press Enter")
+        page = re.search(rb"watch it at (\S+)", shown)
+        assert page is not None
+        answer = httpx.get(page[1].decode(), trust_env=False)
+        os.write(terminal, key)
+        rest = read_until(terminal, None)
+        process.wait(60)
+
+    assert answer.status_code == 200
+    assert process.returncode == code
+    assert processes_in(directory) == []
+    if code == 0:
+        assert json.loads(rest.decode().splitlines()[-1])["ok"] is True
+
+
+@contextmanager
+def terminal_demo(directory: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A demo on a terminal of its own, and the terminal's other side."""
+    ours, its = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hatchway.cli", "demo", "--directory", str(directory)],
+        env=clean_environment({}),
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        start_new_session=True,
+        preexec_fn=_own_terminal,  # noqa: PLW1509 - two system calls, nothing that takes a lock
+    )
+    os.close(its)
+    try:
+        yield process, ours
+    finally:
+        process.terminate()
+        process.wait(60)
+        os.close(ours)
+
+
+def _own_terminal() -> None:
+    """Make stdin the controlling terminal, and have Ctrl-C count: a shell's background job would ignore it."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def read_until(terminal: int, words: bytes | None) -> bytes:
+    """What the terminal shows up to `words`, or to its end."""
+    shown = b""
+    while words is None or words not in shown:
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:  # EIO: nobody has the other side open any more
+            part = b""
+        if not part:
+            assert words is None, shown.decode()
+            break
+        shown += part
+    return shown
 
 
 @pytest.mark.parametrize("url", ["postgresql://u:hunter2@127.0.0.1:1/db"])
