@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.exceptions import (
+    ApplicationError,
+    ApplicationErrorCategory,
+    FailureError,
+    is_cancelled_exception,
+)
 
 from activities.models import AdoptAnswer, AdoptKind, ReserveAnswer, ReserveKind, Slot
 from hatchway.errors import DeclineReason, ErrorType
 from hatchway.model import EndReason, ProvisionState
-from hatchway.transitions import BENIGN, failure_type
+from hatchway.transitions import BENIGN, SERVED, failure_type
 from workflows.evidence import Evidence
+from workflows.page import AFTER_FAILURE
 
 
 def ended(kind: ErrorType, message: str, *details: str) -> ApplicationError:
@@ -59,9 +65,23 @@ def heard(end: BaseException) -> ApplicationError:
     return ended(ErrorType.RELEASED, "the provision was cancelled", EndReason.CANCELLED)
 
 
+def shown(end: BaseException) -> tuple[str, str | None, str | None]:
+    """For the page: how it ended in a few words, with which error, and what is to be done about that."""
+    if isinstance(end, ApplicationError):
+        return f"failed: {end.type}", end.message, AFTER_FAILURE.get(end.type or "")
+    if isinstance(end, FailureError) and not is_cancelled_exception(end):
+        return "failed", str(end), None
+    return "cancelled", None, None
+
+
 def failed(end: EndReason, evidence: Evidence, slot: Slot | None) -> ApplicationError:
     """The failure for an end that is neither Completed nor Cancelled."""
     return ended(failure_type(end, bool(evidence.adopted_by)), why(end, evidence, slot), end)
+
+
+def trouble(end: EndReason, evidence: Evidence, slot: Slot | None) -> str | None:
+    """What went wrong, for the page of the teardown; None when the end was asked for."""
+    return None if end in SERVED or end is EndReason.CANCELLED else why(end, evidence, slot)
 
 
 def why(end: EndReason, evidence: Evidence, slot: Slot | None) -> str:

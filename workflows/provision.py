@@ -106,6 +106,7 @@ class ProvisionWorkflow:
         self._spawning: asyncio.Task[None] | None = None
         self._compute: ComputeRef | None = None
         self._failure: ApplicationError | None = None
+        self._handed_over = False
         # what the page says
         self._waiting_for = "a slot"
         self._deadline_at: datetime | None = None
@@ -125,12 +126,15 @@ class ProvisionWorkflow:
             refuse_timeouts(workflow.info())
             self._slot = await self._reserve()
             await self._serve()
-            return await self._tear_down()
+            outcome = await self._tear_down()
         except (FailureError, asyncio.CancelledError) as end:
             # Whoever waits for the adoption hears the same end. A bug is neither: it wedges, and resumes after a fix.
             self._failure = endings.heard(end)
+            self._show_end(*endings.shown(end))
             await through_cancel(workflow.wait_condition(workflow.all_handlers_finished))
             raise
+        self._show_end(f"closed: {outcome.end_reason.value}, its job {outcome.result.value}")
+        return outcome
 
     async def _reserve(self) -> Slot:
         """Hold a slot, or wait in the line until one is handed over, or say why not."""
@@ -227,6 +231,7 @@ class ProvisionWorkflow:
     async def _tear_down(self) -> ProvisionOutcome:
         """Close, destroy, decide, release; then end with the outcome."""
         self._enter(S.TEARING_DOWN, "the backend to confirm that the compute is gone")
+        self._say(self._waiting_for, endings.trouble(self._end(), self._seen, self._slot))
         closed = await through_cancel(
             store(
                 AdoptionActivities.close,
@@ -310,7 +315,8 @@ class ProvisionWorkflow:
             forgotten=lambda: self._seen.forgotten,
         )
         if taken.torn is None:
-            self._say(f"TeardownWorkflow teardown/{self._agent_id}, which goes on trying", taken.error)
+            if not self._seen.forgotten:
+                self._say(f"TeardownWorkflow teardown/{self._agent_id}, which goes on trying", taken.error)
             return TeardownState.PENDING
         self._seen.record_completion(taken.torn.completion)
         return taken.torn.teardown
@@ -335,6 +341,7 @@ class ProvisionWorkflow:
         return end
 
     async def _hand_over(self, facts: TeardownFacts, end: EndReason) -> None:
+        self._handed_over = True
         try:
             await workflow.start_child_workflow(
                 TeardownWorkflow.run,
@@ -442,7 +449,7 @@ class ProvisionWorkflow:
             compute=self._compute,
             adopted_by=self._seen.adopted_by,
             stages=self._stages.entries,
-            next_step=page.NEXT_STEP[self._stages.state],
+            next_step=page.next_step(self._stages.state, self._agent_id),
         )
 
     # ── facts ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -494,6 +501,14 @@ class ProvisionWorkflow:
         self._waiting_for = waiting_for
         self._last_error = last_error or self._last_error
         workflow.set_current_details(page.render(self.status()))
+
+    def _show_end(self, end: str, error: str | None = None, todo: str | None = None) -> None:
+        if self._handed_over:
+            todo = (
+                f"Its compute is not confirmed gone: see the workflow `teardown/{self._agent_id}`, which goes on with "
+                f"that and holds the slot. {todo or ''}"
+            )
+        workflow.set_current_details(page.render_end(self.status(), workflow.now(), end, error, todo))
 
     def _upsert(self) -> None:
         """Costs an action each, so only where people filter."""

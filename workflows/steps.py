@@ -99,6 +99,14 @@ def nobody_took_it(error: ActivityError) -> bool:
     )
 
 
+TIMED_OUT = {
+    TimeoutType.START_TO_CLOSE: "the attempt did not end within its time limit",
+    TimeoutType.HEARTBEAT: "the worker that had it stopped answering",
+    TimeoutType.SCHEDULE_TO_START: "no worker took it",
+    TimeoutType.SCHEDULE_TO_CLOSE: "it was not done within its time limit",
+}
+
+
 def last_words(error: BaseException) -> str:
     """The sentence of the innermost failure that has one."""
     cause: BaseException | None = error
@@ -106,6 +114,6 @@ def last_words(error: BaseException) -> str:
     while cause is not None:
         if isinstance(cause, ApplicationError):
             return cause.message
-        words = str(cause) or words
+        words = (TIMED_OUT.get(cause.type) if isinstance(cause, TimeoutError) and cause.type else str(cause)) or words
         cause = cause.__cause__
     return words

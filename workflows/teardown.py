@@ -24,7 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.slots import SlotActivities
     from hatchway import search_attributes
     from hatchway.model import ForgetRequest, ProvisionState, TeardownOutcome, TeardownRequest, TeardownState
-    from workflows.page import fenced
+    from workflows.page import code, render_teardown, render_torn_down
     from workflows.requests import addressed, validated
     from workflows.rounds import tear_down_round
     from workflows.steps import FIRST_ROUND, LATER_ROUND, store, through_cancel
@@ -56,10 +56,11 @@ class TeardownWorkflow:
             ReleaseInput(agent_id=request.agent_id, end_reason=request.end_reason),
             summary="release the slot",
         )
+        workflow.set_current_details(render_torn_down(request.agent_id, workflow.now(), self._how(state)))
         return TeardownOutcome(agent_id=request.agent_id, teardown=state)
 
     async def _rounds(self, request: TeardownRequest) -> TeardownState:
-        self._say(request, "not tried yet by this workflow")
+        self._say(request, None)
         for number in count(1):
             taken = await tear_down_round(
                 request.agent_id,
@@ -73,7 +74,7 @@ class TeardownWorkflow:
                 return taken.torn.teardown
             if self._forgotten_by:
                 break
-            self._say(request, taken.error or "")
+            self._say(request, taken.error)
             if number == 1:
                 self._upsert(request)
         return TeardownState.PENDING
@@ -93,13 +94,14 @@ class TeardownWorkflow:
             ]
         )
 
-    def _say(self, request: TeardownRequest, error: str) -> None:
-        facts = request.facts
-        workflow.set_current_details(
-            f"### tearing-down\n\n"
-            f"- **agent** `{request.agent_id}`, `{facts.backend_type}` on host `{facts.host_id}`\n"
-            f"- **waits for** a worker on that host to confirm that the compute is gone; the slot is held until then\n"
-            f"- **last error** as of {workflow.now():%Y-%m-%d %H:%M:%S} UTC\n\n{fenced(error)}\n\n"
-            f"**What you can do:** start a worker on that host, or repair its engine. "
-            f"If the machine is gone for good: `hatchway forget {request.agent_id}`."
-        )
+    def _say(self, request: TeardownRequest, error: str | None) -> None:
+        workflow.set_current_details(render_teardown(request, workflow.info().start_time, error, workflow.now()))
+
+    def _how(self, state: TeardownState) -> str:
+        match state:
+            case TeardownState.CONFIRMED:
+                return "confirmed gone by its host"
+            case TeardownState.ACCEPTED:
+                return "its target has accepted the teardown"
+            case TeardownState.PENDING:
+                return f"never confirmed gone; forgotten by {code(self._forgotten_by or 'nobody')}"

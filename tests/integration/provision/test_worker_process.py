@@ -1,0 +1,183 @@
+"""`python worker.py` as a process of its own, with real agents: killed, restarted, and beside an engine that hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hatchway.dev.temporal import temporal_binary
+from hatchway.errors import ErrorType
+from hatchway.model import EndReason, JobResult, ProvisionState
+from tests.support.namespaces import Namespaces, until
+from tests.support.stack import Stack, label_set, laptop, running_stack
+
+S = ProvisionState
+ROOT = Path(__file__).parents[3]
+
+CONFIG = laptop(
+    labelSets=[
+        label_set("linux", "/bin/sh", "-c", "echo hello; sleep 1"),
+        label_set("slow", "/bin/sh", "-c", "sleep 6; exit 3"),
+        {"labels": ["broken"], "user": "nobody", "command": ["/bin/sh", "-c", "echo no gateway here; sleep 4; exit 7"]},
+    ]
+)
+
+
+@pytest.fixture
+async def door(namespaces: Namespaces, database_url: str) -> AsyncIterator[Stack]:
+    """A gateway, and no worker yet."""
+    async with running_stack(namespaces, database_url, CONFIG, with_worker=False) as running:
+        yield running
+
+
+class WorkerProcess:
+    def __init__(self, stack: Stack, *arguments: str) -> None:
+        self._stack = stack
+        self._arguments = arguments
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        client = self._stack.temporal
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "worker.py", "--state-dir", str(self._stack.state_dir), "--host-id", "this-host",
+            *self._arguments,
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "DATABASE_URL": self._stack.database_url,
+                "TEMPORAL_ADDRESS": client.service_client.config.target_host,
+                "TEMPORAL_NAMESPACE": client.namespace,
+                "HATCHWAY_GATEWAY_URL": self._stack.gateway_url,
+            },
+            stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+
+    async def kill(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        await self._process.wait()
+
+    async def stop(self) -> int:
+        assert self._process is not None
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGTERM)
+        return await asyncio.wait_for(self._process.wait(), 60)
+
+
+@pytest.fixture
+async def worker_process(door: Stack) -> AsyncIterator[WorkerProcess]:
+    process = WorkerProcess(door)
+    await process.start()
+    yield process
+    await process.stop()
+
+
+async def test_a_start_from_the_plain_command_line_completes(door: Stack, worker_process: WorkerProcess) -> None:
+    client = door.temporal
+    started = await asyncio.create_subprocess_exec(
+        str(temporal_binary()), "workflow", "start", "--type", "ProvisionWorkflow", "--task-queue", "hatchway",
+        "--workflow-id", "by-hand", "--input", '{"labels":["linux"]}',
+        "--address", client.service_client.config.target_host, "--namespace", client.namespace,
+        stdout=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    assert await started.wait() == 0
+
+    outcome = await asyncio.wait_for(client.get_workflow_handle("by-hand").result(), 60)
+
+    assert (outcome["end_reason"], outcome["result"]) == ("completed", "succeeded")
+    await door.nothing_left()
+
+
+async def test_a_worker_that_is_killed_under_a_job_finds_its_agent_again(
+    door: Stack, worker_process: WorkerProcess
+) -> None:
+    """The agent does not notice; its result counts, and its process is gone at the end."""
+    started = await door.provision(labels=["slow"], job_id="job-1")
+    await door.reaches(started, S.ACTIVE)
+    row = await door.slots.get(started.agent_id)
+    assert row is not None
+    assert row.compute is not None
+
+    await worker_process.kill()
+    await worker_process.start()
+    outcome = await asyncio.wait_for(door.hatchway.outcome(started), 90)
+
+    assert (outcome.end_reason, outcome.result) == (EndReason.COMPLETED, JobResult.FAILED)
+    await door.nothing_left()
+    await until(lambda: _agents_of(started.agent_id) == [])
+
+
+async def test_an_exit_that_no_worker_saw_is_reported_with_its_code_and_output(
+    door: Stack, worker_process: WorkerProcess
+) -> None:
+    started = await door.provision(labels=["broken"], job_id="job-1")
+    await door.reaches(started, S.AWAITING_ADOPTION)
+    await worker_process.kill()
+    await until(lambda: _agents_of(started.agent_id) == [])
+
+    await worker_process.start()
+
+    with pytest.raises(Exception, match="exit code 7") as failed:
+        await asyncio.wait_for(door.hatchway.outcome(started), 90)
+    assert getattr(failed.value, "error_type", None) == ErrorType.SPAWN_FAILED
+    assert "no gateway here" in str(failed.value)
+    await door.nothing_left()
+
+
+async def test_sigterm_leaves_agents_alone_and_exits_clean(door: Stack, worker_process: WorkerProcess) -> None:
+    started = await door.provision(labels=["slow"], job_id="job-1")
+    await door.reaches(started, S.ACTIVE)
+
+    code = await worker_process.stop()
+
+    assert code == 0
+    assert _agents_of(started.agent_id)
+    await worker_process.start()
+    assert (await door.hatchway.outcome(started)).end_reason is EndReason.COMPLETED
+    await door.nothing_left()
+
+
+@pytest.mark.scenario("S07")
+async def test_an_engine_that_accepts_and_never_answers_holds_nobody_else_up(
+    door: Stack, worker_process: WorkerProcess, tmp_path: Path
+) -> None:
+    silent = socket.socket(socket.AF_UNIX)
+    silent.bind(str(tmp_path / "engine.sock"))
+    silent.listen()
+    stuck: dict[str, Any] = {
+        "name": "stuck", "type": "container", "maxAgents": 4, "networkIsolation": False,
+        "host": f"unix://{tmp_path}/engine.sock", "labelSets": [{"labels": ["docker"], "image": "busybox"}],
+    }  # fmt: skip
+    await door.apply({**CONFIG, "scalers": [stuck, *CONFIG["scalers"]]})
+
+    hanging = await door.provision(labels=["docker"], job_id="job-1", spawn_timeout=5)
+    others = [await door.provision(job_id=f"other-{number}") for number in range(3)]
+    outcomes = await asyncio.gather(*(door.hatchway.outcome(other) for other in others))
+
+    assert {outcome.end_reason for outcome in outcomes} == {EndReason.COMPLETED}
+    with pytest.raises(Exception, match="did not end within its time limit") as failed:
+        await asyncio.wait_for(door.hatchway.outcome(hanging), 60)
+    assert getattr(failed.value, "error_type", None) == ErrorType.SPAWN_FAILED
+    await door.nothing_left()
+    silent.close()
+
+
+def _agents_of(agent_id: str) -> list[int]:
+    """The processes that have this agent's id in their environment."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            environment = (process / "environ").read_bytes() if process.name.isdigit() else b""
+        except OSError:  # ended while we looked
+            continue
+        if f"KICI_AGENT_ID={agent_id}".encode() in environment.split(b"\0"):
+            found.append(int(process.name))
+    return found
