@@ -153,7 +153,7 @@ async def test_an_engine_that_accepts_and_never_answers_holds_nobody_else_up(
     silent.bind(str(tmp_path / "engine.sock"))
     silent.listen()
     stuck: dict[str, Any] = {
-        "name": "stuck", "type": "container", "maxAgents": 4, "networkIsolation": False,
+        "name": "stuck", "type": "container", "maxAgents": 4, "networkIsolation": False, "stopGraceSeconds": 0,
         "host": f"unix://{tmp_path}/engine.sock", "labelSets": [{"labels": ["docker"], "image": "busybox"}],
     }  # fmt: skip
     await door.apply({**CONFIG, "scalers": [stuck, *CONFIG["scalers"]]})
@@ -164,8 +164,11 @@ async def test_an_engine_that_accepts_and_never_answers_holds_nobody_else_up(
 
     assert {outcome.end_reason for outcome in outcomes} == {EndReason.COMPLETED}
     with pytest.raises(Exception, match="did not end within its time limit") as failed:
-        await asyncio.wait_for(door.hatchway.outcome(hanging), 60)
+        await asyncio.wait_for(door.hatchway.outcome(hanging), 120)
     assert getattr(failed.value, "error_type", None) == ErrorType.SPAWN_FAILED
+    # Nobody knows what that engine did, so the slot is held until an operator says that it did nothing.
+    assert [row.agent_id for row in await door.slots.list()] == [hanging.agent_id]
+    assert await door.hatchway.forget(hanging.workflow_id, hanging.agent_id)
     await door.nothing_left()
     silent.close()
 
