@@ -1,0 +1,164 @@
+"""What a provision is measured against: workflows that take the same steps, and do nothing in them.
+
+A provision reserves, adopts, closes and releases in local activities, and spawns and tears down in remote ones, on two
+more task queues. So do these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from datetime import timedelta
+
+from temporalio import activity, workflow
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+with workflow.unsafe.imports_passed_through():
+    from hatchway import search_attributes
+    from hatchway.model import Payload
+
+CONTROL = "bench"
+SPAWN = "bench.spawn"
+HOST = "bench.host"
+
+LOCAL_LIMIT = timedelta(seconds=2)
+REMOTE_LIMIT = timedelta(seconds=30)
+DEADLINE = timedelta(minutes=5)
+
+
+class Nothing(Payload):
+    """The input and the answer of every step."""
+
+
+Spawned = Callable[[str], None]
+"""Told the workflow's id when its spawn has been done."""
+
+
+class BareActivities:
+    """Six steps that do nothing."""
+
+    def __init__(self, spawned: Spawned) -> None:
+        self._spawned = spawned
+
+    @activity.defn(name="bare_reserve")
+    async def reserve(self, ask: Nothing) -> Nothing:
+        return ask
+
+    @activity.defn(name="bare_spawn")
+    async def spawn(self, ask: Nothing) -> Nothing:
+        self._spawned(activity.info().workflow_id or "")
+        return ask
+
+    @activity.defn(name="bare_adopt")
+    async def adopt(self, ask: Nothing) -> Nothing:
+        return ask
+
+    @activity.defn(name="bare_close")
+    async def close(self, ask: Nothing) -> Nothing:
+        return ask
+
+    @activity.defn(name="bare_teardown")
+    async def teardown(self, ask: Nothing) -> Nothing:
+        return ask
+
+    @activity.defn(name="bare_release")
+    async def release(self, ask: Nothing) -> Nothing:
+        return ask
+
+
+Step = Callable[[BareActivities, Nothing], Awaitable[Nothing]]
+
+
+async def local(step: Step) -> None:
+    await workflow.execute_local_activity_method(step, Nothing(), schedule_to_close_timeout=LOCAL_LIMIT)
+
+
+async def remote(step: Step, queue: str) -> None:
+    await workflow.execute_activity_method(step, Nothing(), task_queue=queue, start_to_close_timeout=REMOTE_LIMIT)
+
+
+@workflow.defn
+class BareWorkflow:
+    """The activities and nothing else."""
+
+    @workflow.run
+    async def run(self, ask: Nothing) -> Nothing:
+        await local(BareActivities.reserve)
+        await remote(BareActivities.spawn, SPAWN)
+        await local(BareActivities.adopt)
+        await local(BareActivities.close)
+        await remote(BareActivities.teardown, HOST)
+        await local(BareActivities.release)
+        return ask
+
+
+@workflow.defn
+class SameShapeWorkflow:
+    """The activities, and the timer, update, signal and upserts of a provision where it has them."""
+
+    def __init__(self) -> None:
+        self._adopted = False
+        self._released = False
+
+    @workflow.run
+    async def run(self, ask: Nothing) -> Nothing:
+        await local(BareActivities.reserve)
+        await remote(BareActivities.spawn, SPAWN)
+        self._upsert("awaiting-adoption")
+        await workflow.wait_condition(lambda: self._adopted, timeout=DEADLINE)
+        self._upsert("active")
+        await workflow.wait_condition(lambda: self._released)
+        await local(BareActivities.close)
+        await remote(BareActivities.teardown, HOST)
+        await local(BareActivities.release)
+        return ask
+
+    def _upsert(self, state: str) -> None:
+        info = workflow.info()
+        workflow.upsert_search_attributes(
+            [
+                search_attributes.STATE.value_set(state),
+                search_attributes.AGENT_ID.value_set(info.run_id),
+                search_attributes.SCALER.value_set("bench"),
+                search_attributes.RUN_ID.value_set("run"),
+            ]
+        )
+
+    @workflow.update
+    async def adopt(self, ask: Nothing) -> Nothing:
+        await local(BareActivities.adopt)
+        self._adopted = True
+        return ask
+
+    @workflow.signal
+    def release(self, ask: Nothing) -> None:
+        self._released = True
+
+
+class BareWorkers:
+    """The workers of the bare workflows: three queues with the settings that a provision's have."""
+
+    def __init__(self, temporal: Client, spawned: Spawned) -> None:
+        steps = BareActivities(spawned)
+        self._workers = [
+            Worker(
+                temporal,
+                task_queue=CONTROL,
+                workflows=[BareWorkflow, SameShapeWorkflow],
+                activities=[steps.reserve, steps.adopt, steps.close, steps.release],
+                sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
+            ),
+            Worker(temporal, task_queue=SPAWN, activities=[steps.spawn]),
+            Worker(temporal, task_queue=HOST, activities=[steps.teardown]),
+        ]
+        self._exits = AsyncExitStack()
+
+    async def __aenter__(self) -> BareWorkers:
+        for worker in self._workers:
+            await self._exits.enter_async_context(worker)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.shield(self._exits.aclose())
