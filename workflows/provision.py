@@ -140,6 +140,7 @@ class ProvisionWorkflow:
         """Hold a slot, or wait in the line until one is handed over, or say why not."""
         gives_up_at = workflow.now() + self.request.wait_timeout
         patient = True
+        self._say("a slot")
         while True:
             self._granted = False
             answer = await through_cancel(

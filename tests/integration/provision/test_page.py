@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 
 import psycopg
@@ -57,20 +58,18 @@ def _advice(page: str) -> str:
     return page.partition("**What you can do:** ")[2]
 
 
-async def _reserving(lab: Lab) -> Started:
-    """Postgres lets nobody read the configuration, for as long as the lab is up."""
-    connection = await psycopg.AsyncConnection.connect(str(lab.db._pool.conninfo))
+async def _reserving(lab: Lab, exits: AsyncExitStack) -> Started:
+    """Postgres lets nobody read the configuration, until `exits` is closed."""
+    connection = await exits.enter_async_context(await psycopg.AsyncConnection.connect(str(lab.db._pool.conninfo)))
     await connection.execute("lock table scaler_capacity, scaler_config_versions in access exclusive mode")
     started = await lab.provision(job_id="job-1")
     await lab.reaches(started, S.RESERVING)
-    held.append(connection)
     return started
 
 
-held: list[psycopg.AsyncConnection[tuple[object, ...]]] = []
-
-
-async def _resolving(lab: Lab) -> Started:
+async def _resolving(lab: Lab, exits: AsyncExitStack) -> Started:
+    """The secret's provider fails, until `exits` is closed."""
+    exits.callback(lab.environ.update, {"HATCHWAY_SECRET_TOKEN": "not-a-secret"})
     lab.environ["HATCHWAY_SECRET_TOKEN"] = Broken("x")
     await lab.apply({
         **QUICK, "secrets": {"contexts": {"vault": {"type": "env", "registries": ["reg.local"]}}},
@@ -82,14 +81,18 @@ async def _resolving(lab: Lab) -> Started:
     return started
 
 
-STATES: dict[str, tuple[Callable[[Lab], Awaitable[Started]], str, str]] = {
+def _at(state: str) -> Callable[[Lab, AsyncExitStack], Awaitable[Started]]:
+    return lambda lab, _: AT[state](lab)
+
+
+STATES: dict[str, tuple[Callable[[Lab, AsyncExitStack], Awaitable[Started]], str, str]] = {
     "reserving": (_reserving, "a slot", "Postgres does not answer"),
-    "queued": (AT["queued"], "a slot: scaler:laptop is full: 1 of 1 agents in use, 1 wanted", "hatchway cancel"),
+    "queued": (_at("queued"), "a slot: scaler:laptop is full: 1 of 1 agents in use, 1 wanted", "hatchway cancel"),
     "resolving": (_resolving, "the registry credentials of the job", "provider"),
-    "spawning": (AT["spawning"], "the backend", "hatchway cancel"),
-    "awaiting-adoption": (AT["awaiting-adoption"], "the agent to register", "hatchway logs"),
-    "active": (AT["active"], "the agent's work", "hatchway release"),
-    "tearing-down": (AT["tearing-down"], "the backend to confirm that the compute is gone", "hatchway forget"),
+    "spawning": (_at("spawning"), "the backend", "hatchway cancel"),
+    "awaiting-adoption": (_at("awaiting-adoption"), "the agent to register", "hatchway logs"),
+    "active": (_at("active"), "the agent's work", "hatchway release"),
+    "tearing-down": (_at("tearing-down"), "the backend to confirm that the compute is gone", "hatchway forget"),
 }
 """State -> how it is reached, for whom it waits, and what one can do."""
 
@@ -97,7 +100,8 @@ STATES: dict[str, tuple[Callable[[Lab], Awaitable[Started]], str, str]] = {
 @pytest.mark.parametrize("state", STATES)
 async def test_each_state_says_what_since_when_for_whom_and_what_one_can_do(lab: Lab, state: str) -> None:
     reach, waits_for, advice = STATES[state]
-    started = await reach(lab)
+    exits = AsyncExitStack()
+    started = await reach(lab, exits)
 
     page = await _page(lab, started.workflow_id)
 
@@ -112,10 +116,7 @@ async def test_each_state_says_what_since_when_for_whom_and_what_one_can_do(lab:
         assert "- **place in the line** 1" in page
     if state == "tearing-down":
         assert "ended with exit code 1 before it registered; its last output:\nboom" in page
-    for connection in held:
-        await connection.close()
-    held.clear()
-    lab.environ["HATCHWAY_SECRET_TOKEN"] = "not-a-secret"
+    await exits.aclose()
     await let_go(lab, started)
     await lab.hatchway.cancel(started.workflow_id)
     with pytest.raises(ProvisionFailed):
