@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from google.protobuf.message import Message
 from psycopg.conninfo import conninfo_to_dict
 from temporalio.api.common.v1 import WorkflowExecution
@@ -19,6 +20,7 @@ from temporalio.api.workflowservice.v1 import QueryWorkflowRequest
 from temporalio.client import Client
 
 from tests.support.markers import Place
+from tests.support.processes import Processes
 
 KINDS: dict[str, tuple[str, ...]] = {
     # the first that is on a field's path counts: a heartbeat's details may lie inside a failure
@@ -124,6 +126,30 @@ class Corpus:
         )  # fmt: skip
         for number, line in enumerate(done.stdout.splitlines(), 1):
             self.add(place, f"line {number}", line)
+
+    async def take_all(self, processes: Processes) -> None:
+        """Everything that is written down by now, by the servers and by the processes."""
+        await self.take_temporal(processes.client)
+        for name, page in (await processes.metrics_pages()).items():
+            self.add(f"{name} metrics", "page", page)
+        for name, log in processes.logs.items():
+            for number, line in enumerate(log.read_bytes().splitlines(), 1):
+                self.add(f"{name} log", f"line {number}", line)
+        self.take_files("state directory", processes.state_dir)
+        self.take_postgres("Postgres dump", processes.postgres.bin_dir, processes.dsn)
+        self._take_postgres_files(processes)
+        assert processes.temporal.database is not None
+        self.take_sqlite("Temporal's database", processes.temporal.database)
+
+    def _take_postgres_files(self, processes: Processes) -> None:
+        """What was deleted is still there, and in the log of what was written."""
+        with psycopg.connect(processes.dsn, autocommit=True) as connection:
+            connection.execute("checkpoint")
+            database = connection.execute("select oid from pg_database where datname = current_database()").fetchone()
+        assert database is not None
+        data = processes.directory / "postgres" / "data"
+        self.take_files("Postgres files", data, f"base/{database[0]}/*")
+        self.take_files("Postgres files", data, "pg_wal/*")
 
 
 async def metadata(client: Client, workflow_id: str, run_id: str) -> bytes:

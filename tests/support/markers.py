@@ -75,3 +75,32 @@ def hits(places: Iterable[Place], wanted: Mapping[str, str]) -> list[str]:
         for name, how, needle in needles
         if needle in content
     ]
+
+
+class Overheard:
+    """What passed between agents and the gateway: where claims and tokens are seen in the clear."""
+
+    def __init__(self) -> None:
+        self.chunks: list[bytes] = []
+
+    def secrets(self) -> dict[str, str]:
+        heard = b"\n".join(self.chunks).decode(errors="replace")
+        found = {
+            "claim code": re.findall(r'"claim_code": ?"([^"]+)"', heard),
+            "nonce": re.findall(r'"nonce": ?"([^"]+)"', heard),
+            "token": [*re.findall(r'"token": ?"([^"]+)"', heard), *re.findall(r"Authorization: Bearer (\S+)", heard)],
+        }
+        return {
+            f"{name} {number}": value
+            for name, values in found.items()
+            for number, value in enumerate(dict.fromkeys(values), 1)
+        }
+
+
+def pieces_of(codes: Mapping[str, str]) -> dict[str, str]:
+    """What may not be found either: a part of a code. A claim's first 12 characters are stored and logged on purpose,
+    and not one more.
+    """
+    return {
+        f"piece of {name}": code[12:24] if name.startswith("claim code") else code[:16] for name, code in codes.items()
+    }

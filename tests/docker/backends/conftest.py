@@ -11,15 +11,22 @@ from typing import Any
 
 import docker
 import pytest
-from docker.errors import NotFound
 
 from hatchway.backends.base import SpawnSpec
 from hatchway.backends.container import ContainerBackend
-from hatchway.backends.container_private import LABEL, PREFIX
 from hatchway.config.schema import LabelSet, Scaler, ScalerType
 from hatchway.dev.registry import EmbeddedRegistry
 from hatchway.registry.auth import RegistryAuth
-from tests.docker.backends.rig import HOST_ID, LocalImage, MakeBackend, MakeSpec, ShellImage, containers_of
+from tests.docker.backends.rig import (
+    HOST_ID,
+    LocalImage,
+    MakeBackend,
+    MakeSpec,
+    ShellImage,
+    containers_of,
+    forget,
+    remove_containers,
+)
 from tests.support.proxy import FaultProxy
 
 BUILT = "hatchway-test/built"
@@ -143,23 +150,3 @@ def clean_images(docker_client: docker.DockerClient, registry: EmbeddedRegistry,
 def _no_marks_stay(docker_client: docker.DockerClient, registry_server: EmbeddedRegistry) -> Iterator[None]:
     yield
     forget(docker_client, registry_server.host)
-
-
-def remove_containers(client: docker.DockerClient, installation: str) -> None:
-    for container in containers_of(client, installation):
-        try:
-            client.api.remove_container(container["Id"], v=True, force=True)
-        except NotFound:
-            continue
-
-
-def forget(client: docker.DockerClient, host: str) -> None:
-    """Remove the images of `host` with all their marks."""
-    for volume in client.volumes.list(filters={"label": LABEL}):
-        # By the address, not by the port: tests also go through proxies to the registry.
-        if volume.attrs["Labels"][LABEL].startswith(f"{host.partition(':')[0]}:"):
-            volume.remove()
-    for image in client.api.images():
-        names = [*(image.get("RepoTags") or []), *(image.get("RepoDigests") or [])]
-        if any(name.startswith((f"{host}/", f"{PREFIX}/")) for name in names):
-            client.api.remove_image(image["Id"], force=True)

@@ -8,9 +8,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol, Self
 
 import docker
+from docker.errors import NotFound
 
 from hatchway.backends.base import SpawnSpec
 from hatchway.backends.container import ContainerBackend
+from hatchway.backends.container_private import LABEL, PREFIX
 from hatchway.model import TeardownFacts
 
 HOST_ID = "engine-under-test"
@@ -48,6 +50,26 @@ def containers_of(client: docker.DockerClient, installation: str) -> list[dict[s
     filters = {"label": [f"hatchway.installation={installation}"]}
     found: list[dict[str, Any]] = client.api.containers(all=True, filters=filters)
     return found
+
+
+def remove_containers(client: docker.DockerClient, installation: str) -> None:
+    for container in containers_of(client, installation):
+        try:
+            client.api.remove_container(container["Id"], v=True, force=True)
+        except NotFound:
+            continue
+
+
+def forget(client: docker.DockerClient, host: str) -> None:
+    """Remove the images of `host` with all their marks."""
+    for volume in client.volumes.list(filters={"label": LABEL}):
+        # By the address, not by the port: tests also go through proxies to the registry.
+        if volume.attrs["Labels"][LABEL].startswith(f"{host.partition(':')[0]}:"):
+            volume.remove()
+    for image in client.api.images():
+        names = [*(image.get("RepoTags") or []), *(image.get("RepoDigests") or [])]
+        if any(name.startswith((f"{host}/", f"{PREFIX}/")) for name in names):
+            client.api.remove_image(image["Id"], force=True)
 
 
 class RudeRegistry:

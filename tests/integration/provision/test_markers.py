@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import secrets
 import shutil
 import tempfile
@@ -23,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 from temporalio.common import WorkflowIDReusePolicy
@@ -33,7 +31,7 @@ from hatchway.dev.ports import free_port
 from hatchway.errors import ErrorType
 from hatchway.model import EndReason, JobResult, ProvisionState
 from tests.support.corpus import Corpus
-from tests.support.markers import hits, marker
+from tests.support.markers import Overheard, hits, marker, pieces_of
 from tests.support.namespaces import until
 from tests.support.processes import Processes, running_processes
 from tests.support.proxy import FaultProxy
@@ -67,26 +65,6 @@ class Planted:
     def secrets(self) -> dict[str, str]:
         names = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "control"}
         return {f"the {name.replace('_', ' ')}": value for name, value in names.items()}
-
-
-class Overheard:
-    """What passed between agents and the gateway: where claims and tokens are seen in the clear."""
-
-    def __init__(self) -> None:
-        self.chunks: list[bytes] = []
-
-    def secrets(self) -> dict[str, str]:
-        heard = b"\n".join(self.chunks).decode(errors="replace")
-        found = {
-            "claim code": re.findall(r'"claim_code": ?"([^"]+)"', heard),
-            "nonce": re.findall(r'"nonce": ?"([^"]+)"', heard),
-            "token": [*re.findall(r'"token": ?"([^"]+)"', heard), *re.findall(r"Authorization: Bearer (\S+)", heard)],
-        }
-        return {
-            f"{name} {number}": value
-            for name, values in found.items()
-            for number, value in enumerate(dict.fromkeys(values), 1)
-        }
 
 
 @dataclass
@@ -212,8 +190,8 @@ async def test_no_secret_is_written_down_anywhere(scene: Scene) -> None:
     await stuck
     await scene.processes.nothing_left()
 
-    places = await _everything(scene)
-
+    await scene.corpus.take_all(scene.processes)
+    places = scene.corpus.places
     control = {"the control": scene.planted.control}
     blind = [place.name for place in places.values() if place.name not in CANNOT_HOLD and not hits([place], control)]
     assert not blind, f"the search does not see what is there: {blind}"
@@ -365,31 +343,7 @@ async def _handed_over(scene: Scene) -> None:
     await asyncio.wait_for(teardown.result(), 60)
 
 
-async def _everything(scene: Scene) -> dict[str, Any]:
-    processes, corpus = scene.processes, scene.corpus
-    await corpus.take_temporal(processes.client)
-    for name, page in (await processes.metrics_pages()).items():
-        corpus.add(f"{name} metrics", "page", page)
-    for name, log in processes.logs.items():
-        for number, line in enumerate(log.read_bytes().splitlines(), 1):
-            corpus.add(f"{name} log", f"line {number}", line)
-    corpus.take_files("state directory", processes.state_dir)
-    corpus.take_postgres("Postgres dump", processes.postgres.bin_dir, processes.dsn)
-    with psycopg.connect(processes.dsn, autocommit=True) as connection:
-        connection.execute("checkpoint")
-        database = connection.execute("select oid from pg_database where datname = current_database()").fetchone()
-    assert database is not None
-    data = processes.directory / "postgres" / "data"
-    corpus.take_files("Postgres files", data, f"base/{database[0]}/*")
-    corpus.take_files("Postgres files", data, "pg_wal/*")
-    assert processes.temporal.database is not None
-    corpus.take_sqlite("Temporal's database", processes.temporal.database)
-    return corpus.places
-
-
 def _all_secrets(scene: Scene) -> dict[str, str]:
     codes = {**scene.overheard.secrets(), **scene.claims_never_redeemed()}
-    # The first 12 characters of a claim are stored and logged on purpose, and not one more.
-    rests = {f"rest of {name}": code[12:] for name, code in codes.items() if name.startswith("claim code")}
     password = str(conninfo_to_dict(scene.processes.dsn)["password"])
-    return {**scene.planted.secrets(), **codes, **rests, "the database's password": password}
+    return {**scene.planted.secrets(), **codes, **pieces_of(codes), "the database's password": password}
