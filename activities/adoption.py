@@ -7,9 +7,8 @@ from temporalio import activity
 from activities.errors import store_errors
 from activities.models import AdoptAnswer, AdoptInput, AdoptKind, CloseAnswer, CloseInput, CloseKind
 from hatchway.metrics import Metrics
-from hatchway.model import ComputeRef, EndReason, TeardownFacts
+from hatchway.model import EndReason
 from hatchway.store.adoption import Adopted, AdoptedByOther, Adoption, NoSuchProvision, TearingDown
-from hatchway.store.slots import SpawnRow
 
 
 class AdoptionActivities:
@@ -41,21 +40,7 @@ class AdoptionActivities:
             self._metrics.provision_timed_out()
         return CloseAnswer(
             kind=CloseKind(answer.kind),
-            facts=answer.row and teardown_facts(answer.row),
+            facts=answer.row.teardown_facts if answer.row else None,
             adopted_by=answer.row.adopted_by if answer.row else None,
             end_reason=EndReason(answer.end_reason) if answer.end_reason else None,
         )
-
-
-def teardown_facts(row: SpawnRow) -> TeardownFacts | None:
-    """What spawn wrote onto the row; None when no host was stamped, so that nothing can have been spawned."""
-    if row.host_id is None:
-        return None
-    compute = ComputeRef.model_validate(row.compute) if row.compute else None
-    return TeardownFacts(
-        backend_type=row.backend_type or "",
-        host_id=row.host_id,
-        provisioning_targets=list(row.provisioning_targets),
-        endpoint=compute.endpoint if compute else None,
-        compute=compute,
-    )

@@ -10,7 +10,6 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.adoption import teardown_facts
 from activities.errors import store_errors
 from activities.models import (
     AgentInput,
@@ -226,7 +225,7 @@ class SlotActivities:
                 await self._tear_down(older, EndReason(older.end_reason or EndReason.ADOPTION_TIMEOUT.value))
 
     async def _tear_down(self, row: SpawnRow, end: EndReason) -> None:
-        facts = teardown_facts(row)
+        facts = row.teardown_facts
         if facts is None:
             await self._wake((await self._slots.release(row.agent_id, end.value, None)).wake)
             return

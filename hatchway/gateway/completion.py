@@ -12,16 +12,13 @@ from hatchway.gateway.errors import superseded, unauthorized
 from hatchway.gateway.patience import Patience
 from hatchway.gateway.provisions import ProvisionGone, Provisions
 from hatchway.model import (
-    ComputeRef,
     EndReason,
     JobResult,
     ReleaseRequest,
     ScaleDownReason,
-    TeardownFacts,
     TeardownRequest,
 )
 from hatchway.store.outcomes import Completed, CompletionRefused, Outcomes
-from hatchway.store.rows import SpawnRow
 
 log = structlog.get_logger(__name__)
 
@@ -59,23 +56,17 @@ class Completions:
             await self._provisions.completed(completed.workflow_id, completed.first_run_id, signal)
         except ProvisionGone as e:
             log.warning("agent_completed_without_provision", agent_id=agent_id, reason=str(e))
+            facts = completed.row.teardown_facts
+            if (
+                facts is None
+            ):  # an agent that ran without a stamp: nobody knows where, so the row stands for an operator
+                log.error("agent_completed_on_unknown_host", agent_id=agent_id)
+                return
             await self._provisions.tear_down(
                 TeardownRequest(
                     agent_id=agent_id,
-                    facts=teardown_facts(completed.row),
+                    facts=facts,
                     reason=ScaleDownReason.JOB_COMPLETE,
                     end_reason=EndReason.COMPLETED,
                 )
             )
-
-
-def teardown_facts(row: SpawnRow) -> TeardownFacts:
-    """What a teardown may rely on, from the agent's row."""
-    compute = None if row.compute is None else ComputeRef.model_validate(row.compute)
-    return TeardownFacts(
-        backend_type=row.backend_type or "",
-        host_id=row.host_id or "",
-        provisioning_targets=row.provisioning_targets,
-        endpoint=None if compute is None else compute.endpoint,
-        compute=compute,
-    )

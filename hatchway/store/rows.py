@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from hatchway.model import ComputeRef, TeardownFacts
+
 
 class SpawnState(StrEnum):
     """Where a slot stands. `granted`: the line gave it, its workflow has not taken it up yet."""
@@ -69,6 +71,20 @@ class SpawnRow:
     @property
     def drain_requested(self) -> bool:
         return self.drain_requested_at is not None
+
+    @property
+    def teardown_facts(self) -> TeardownFacts | None:
+        """What a teardown may rely on. None when no host was stamped: nothing can have been spawned."""
+        if self.host_id is None:
+            return None
+        compute = ComputeRef.model_validate(self.compute) if self.compute else None
+        return TeardownFacts(
+            backend_type=self.backend_type or "",
+            host_id=self.host_id,
+            provisioning_targets=self.provisioning_targets,
+            endpoint=compute.endpoint if compute else None,
+            compute=compute,
+        )
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> SpawnRow:
