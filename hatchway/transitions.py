@@ -109,6 +109,10 @@ BENIGN = frozenset({ErrorType.DECLINED, ErrorType.RELEASED})
 
 def wire_reason(end: EndReason, adopted: bool) -> ScaleDownReason:
     """The reason that a backend or a customer's workflow is told for a teardown."""
+    if end is EndReason.CANCELLED:
+        return ScaleDownReason.SHUTDOWN
+    if not adopted:
+        return ScaleDownReason.SPAWN_TIMEOUT
     match end:
         case EndReason.COMPLETED:
             return ScaleDownReason.JOB_COMPLETE
@@ -116,11 +120,6 @@ def wire_reason(end: EndReason, adopted: bool) -> ScaleDownReason:
             return ScaleDownReason.IDLE
         case EndReason.DRAINED:
             return ScaleDownReason.DRAIN
-        case EndReason.CANCELLED:
-            return ScaleDownReason.SHUTDOWN
-    if not adopted:
-        return ScaleDownReason.SPAWN_TIMEOUT
-    match end:
         case EndReason.COMPUTE_EXITED | EndReason.HEARTBEAT_TIMEOUT:
             return ScaleDownReason.HEARTBEAT_TIMEOUT
         case _:
