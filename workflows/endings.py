@@ -90,7 +90,9 @@ def why(end: EndReason, evidence: Evidence, slot: Slot | None) -> str:
             return _exited(evidence)
         case EndReason.ADOPTION_TIMEOUT:
             limit = f"within {slot.adoption_timeout.total_seconds():g} s of its spawn" if slot else "in time"
-            return f"the agent did not register {limit}: read what it printed, and see whether it reaches the gateway"
+            return (
+                f"the agent did not register {limit}: see whether it reaches the gateway{_output(evidence.last_output)}"
+            )
         case EndReason.HEARTBEAT_TIMEOUT:
             return "the agent stopped sending heartbeats and was given up"
         case EndReason.MAX_LIFETIME:
@@ -108,5 +110,9 @@ def _exited(evidence: Evidence) -> str:
     code = "an unknown exit code" if exited is None or exited.exit_code is None else f"exit code {exited.exit_code}"
     if evidence.adopted_by:
         return f"the agent's compute ended with {code} while it was at work, without a completion"
-    tail = f"; its last output:\n{exited.log_tail}" if exited and exited.log_tail else ", and it had printed nothing"
-    return f"the agent's compute ended with {code} before it registered{tail}"
+    printed = _output(exited.log_tail if exited else "") or ", and it had printed nothing"
+    return f"the agent's compute ended with {code} before it registered{printed}"
+
+
+def _output(tail: str) -> str:
+    return f"; its last output:\n{tail}" if tail else ""

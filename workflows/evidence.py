@@ -18,6 +18,8 @@ class Evidence:
     """A completion was signalled. What came of the job lies in the store, and is read when the compute is gone."""
     completion: Completion | None = None
     exit: ComputeExit | None = None
+    last_output: str = ""
+    """What the agent had printed when its teardown ended it, where its host told that in time."""
     condemned: EndReason | None = None
     release: ReleaseRequest | None = None
     stage_end: EndReason | None = None
@@ -57,6 +59,13 @@ class Evidence:
             self.completed = True
         elif self.release is None or (release.now and not self.release.now):
             self.release = release
+
+    def record_exit(self, exited: ComputeExit, *, tearing_down: bool) -> None:
+        """An exit is a fact only until the teardown has begun: from then on it is what the teardown brought about."""
+        if tearing_down:
+            self.last_output = exited.log_tail
+        else:
+            self.exit = self.exit or exited
 
     def record_completion(self, completion: Completion | None) -> None:
         if completion:

@@ -106,6 +106,7 @@ class ProvisionWorkflow:
         self._spawning: asyncio.Task[None] | None = None
         self._compute: ComputeRef | None = None
         self._failure: ApplicationError | None = None
+        self._ending_compute = False
         self._handed_over = False
         # what the page says
         self._waiting_for = "a slot"
@@ -240,6 +241,7 @@ class ProvisionWorkflow:
                 summary=f"close: {self._end().value}",
             )
         )
+        self._ending_compute = True
         await through_cancel(self._settle_spawn())
         facts = closed.facts or self._known_facts()
         teardown = await through_cancel(self._first_round(facts)) if facts else TeardownState.CONFIRMED
@@ -423,7 +425,7 @@ class ProvisionWorkflow:
     @workflow.signal(description="The agent's container or process is gone.")
     def compute_exited(self, request: Any) -> None:
         if exited := addressed(ComputeExit, request, self._agent_id):
-            self._seen.exit = self._seen.exit or exited
+            self._seen.record_exit(exited, tearing_down=self._ending_compute)
 
     @workflow.signal(description="The line has handed a slot over: take it up.")
     def granted(self, request: Any) -> None:
