@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from textwrap import wrap
 
 from hatchway.errors import ErrorType
 from hatchway.model import ProvisionState, ProvisionStatus, TeardownRequest
@@ -17,6 +18,8 @@ LIMIT = 2000
 FOREIGN_LIMIT = 900
 INLINE_LIMIT = 250
 CODE_LIMIT = 120
+LINE = 64
+"""Characters of a line in a code block."""
 
 NEXT_STEP = {
     ProvisionState.RESERVING: "Nothing. If it stays here, Postgres does not answer: see the pending activity.",
@@ -55,7 +58,12 @@ def next_step(state: ProvisionState, agent_id: str) -> str:
 def fenced(text: str, limit: int = FOREIGN_LIMIT) -> str:
     """Foreign text as a code block that it cannot break out of: its beginning, and its end where it is too long."""
     visible = "".join(c if c == "\n" or c.isprintable() else " " for c in text.replace("`", "'"))
-    return "```text\n" + _middle_cut(visible.strip("\n") or "it said nothing", limit) + "\n```"
+    return "```text\n" + _middle_cut(_wrapped(visible.strip("\n")) or "it said nothing", limit) + "\n```"
+
+
+def _wrapped(text: str) -> str:
+    """The UI shows the page in half a window and breaks no line of a code block: the rest would be off to the right."""
+    return "\n".join(part for line in text.split("\n") for part in wrap(line, LINE, break_long_words=False) or [""])
 
 
 def inline(text: str, limit: int = INLINE_LIMIT) -> str:
@@ -106,7 +114,7 @@ def render_teardown(request: TeardownRequest, since: datetime, error: str | None
         f"- **since** {_moment(since)}",
         "- **waits for** a worker on that host to confirm that the compute is gone; the slot is held until then",
         f"- **agent** {code(request.agent_id)}, {code(facts.backend_type)} on host {code(facts.host_id)}",
-        f"- **ended with** {request.end_reason.value}",
+        f"- **reason of the end** {request.end_reason.value}",
     ]
     if error is not None:
         lines.append(f"- **last failed round** {_moment(tried_at)}")
