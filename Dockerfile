@@ -13,6 +13,7 @@ COPY constraints.txt pyproject.toml README.md LICENSE worker.py dist/wheel[s] ./
 COPY hatchway hatchway
 COPY workflows workflows
 COPY activities activities
+COPY examples examples
 RUN if ls ./*.whl >/dev/null 2>&1; then \
       /opt/hatchway/bin/pip install --no-cache-dir --no-index --find-links . hatchway; \
     else \

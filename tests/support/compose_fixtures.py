@@ -35,7 +35,7 @@ LEFT_OUT = re.compile(
 )
 CONTEXT = (
     "Dockerfile", ".dockerignore", "constraints.txt", "pyproject.toml", "README.md", "LICENSE", "worker.py",
-    "hatchway", "workflows", "activities", "deploy",
+    "hatchway", "workflows", "activities", "examples", "deploy",
 )  # fmt: skip
 
 
