@@ -36,6 +36,7 @@ class Child:
         self._env = dict(env)
         self._lock = lock
         self._process: subprocess.Popen[bytes] | None = None
+        self._began = 0
 
     @property
     def pid(self) -> int | None:
@@ -46,6 +47,7 @@ class Child:
         if self.log.exists() and self.log.stat().st_size > LOG_KEEP_BYTES:
             self.log.unlink()
         with self._own_lock() as lock, open(self.log, "ab", opener=_private) as log:
+            self._began = log.tell()
             # Its own session: a terminal's Ctrl-C reaches the owner alone, who ends its children in order.
             self._process = subprocess.Popen(
                 self._command,
@@ -80,8 +82,14 @@ class Child:
             process.kill()
             await asyncio.to_thread(process.wait)
 
+    def said(self) -> str:
+        """All that it has printed since it was started last."""
+        with open(self.log, "rb") as log:
+            log.seek(self._began)
+            return log.read().decode(errors="replace")
+
     def last_words(self) -> str:
-        lines = self.log.read_text(errors="replace").strip().splitlines()
+        lines = self.said().strip().splitlines()
         return " | ".join(line[:300] for line in lines[-3:]) or "it printed nothing"
 
     def _own_lock(self) -> IO[str]:

@@ -31,7 +31,7 @@ from hatchway.config.current import apply
 from hatchway.config.loading import load
 from hatchway.config.schema import Config
 from hatchway.config.versions import to_stored
-from hatchway.dev.child import Child
+from hatchway.dev.child import Child, ChildError
 from hatchway.dev.passable import passable_directory
 from hatchway.dev.ports import free_port
 from hatchway.dev.postgres import EmbeddedPostgres
@@ -50,6 +50,7 @@ from hatchway.task_queues import CONTROL, spawn_queue
 READY_S = 30.0
 """Both children import the Temporal SDK, about 2 s on two busy cores."""
 NAMESPACE = "default"
+PORT_TAKEN = "Address already in use"
 
 
 class StackError(HatchwayError):
@@ -82,6 +83,7 @@ class Stack:
         self.config = config
         self._passable = passable_directory(self.directory)
         self._gateway_host = gateway_host
+        self._port_is_given = ports.gateway is not None
         self._gateway_port = ports.gateway or free_port(gateway_host)
         self._say = say
         self.temporal = EmbeddedTemporal(self.directory / "temporal", port=ports.temporal, ui_port=ports.ui)
@@ -128,8 +130,7 @@ class Stack:
         try:
             await self._start_servers()
             await self._prepare_servers(config)
-            self._start_children()
-            await self._until_ready(config)
+            await self._start_children(config)
         except BaseException:
             await self.stop()
             raise
@@ -232,7 +233,20 @@ class Stack:
                     raise
                 await Slots(db).returned(wake.agent_id)
 
-    def _start_children(self) -> None:
+    async def _start_children(self, config: Config) -> None:
+        """Start both at once. A free port can be taken by another process before the gateway has it: then once more."""
+        while True:
+            self._launch_children()
+            try:
+                return await self._until_ready(config)
+            except ChildError:
+                taken = any(PORT_TAKEN in child.said() for child in self._children)
+                if self._port_is_given or not taken:
+                    raise
+            await asyncio.gather(*(child.stop() for child in self._children))
+            self._gateway_port = free_port(self._gateway_host)
+
+    def _launch_children(self) -> None:
         private = self._gateway_host == "127.0.0.1"
         bind = f"{self._gateway_host}:{self._gateway_port}"
         gateway = ["gateway", "--bind", bind, "--metrics-bind", "none", *([] if private else ["--behind-tls-proxy"])]
