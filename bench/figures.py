@@ -55,9 +55,22 @@ class Line:
 HEADINGS = f"{'':<66} {'ratio':>6} {'floor':>6}   {'of five':<11}   {'per second':^19}  "
 
 
-async def take(title: str, floor: float | None, ours: Rate, theirs: Rate, repetitions: int = REPETITIONS) -> Line:
+@dataclass(frozen=True, slots=True)
+class Against:
+    """What ours is measured against, and the title and floor of that line."""
+
+    title: str
+    floor: float | None
+    theirs: Rate
+
+
+async def take(ours: Rate, *against: Against, repetitions: int = REPETITIONS) -> list[Line]:
     """Ours, theirs, ours, theirs …: what drifts (a growing table, a neighbour's load) falls on both."""
-    return Line(title, floor, [Pair(await ours(), await theirs()) for _ in range(repetitions)])
+    rounds = [(await ours(), [await other.theirs() for other in against]) for _ in range(repetitions)]
+    return [
+        Line(other.title, other.floor, [Pair(rate, theirs[n]) for rate, theirs in rounds])
+        for n, other in enumerate(against)
+    ]
 
 
 def under_their_floors(lines: Sequence[Line]) -> list[Line]:

@@ -16,7 +16,7 @@ from typing import Any
 from temporalio.client import Client
 
 from bench.bare import CONTROL, BareWorkers, BareWorkflow, Nothing, SameShapeWorkflow
-from bench.figures import Line, take
+from bench.figures import Against, Line, take
 from hatchway.client import Started
 from hatchway.store.pool import Database
 from hatchway.store.rows import SpawnRow
@@ -27,7 +27,7 @@ from tests.support.postgres_fixtures import PostgresServer
 from tests.support.scripted import Cloud, ScriptedBackend
 from tests.support.stack import laptop
 
-WORKFLOWS = 150
+WORKFLOWS = 100
 """How many one run starts and sees to their end."""
 AT_ONCE = 20
 BOOT_S = 0.1
@@ -43,12 +43,11 @@ async def lines(server: PostgresServer, address: str) -> list[Line]:
         await bench.provisions()  # caches and connections warm up
         await bench.bare()
         await bench.same_shape()
-        return [
-            await take("provisions, no-op backend ÷ bare workflow of as many no-op activities", FLOOR_BARE,
-                       bench.provisions, bench.bare),
-            await take("the same ÷ one with its timer, update, signal and upserts too", FLOOR_SAME_SHAPE,
-                       bench.provisions, bench.same_shape),
-        ]  # fmt: skip
+        return await take(
+            bench.provisions,
+            Against("provisions, no-op backend ÷ bare workflow of as many no-op activities", FLOOR_BARE, bench.bare),
+            Against("the same ÷ one with its timer, update, signal, upserts", FLOOR_SAME_SHAPE, bench.same_shape),
+        )
 
 
 @asynccontextmanager

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
+import time
+import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from itertools import count
-from typing import Any
+from typing import Any, LiteralString
 
-from bench.figures import Line, take
+from bench.figures import Against, Line, Rate, take
 from bench.pgbench import Pgbench
 from hatchway.store.config_versions import Capacity, ConfigVersions
 from hatchway.store.pool import Database
@@ -57,69 +59,77 @@ async def lines(server: PostgresServer) -> list[Line]:
     hot, full = await _database(server), await _database(server, rows=ROWS)
     script = await reserve_script()
     taken = [
-        await take(
-            f"reserve, every cap set ÷ lock + insert, {CONNECTIONS} connections", FLOOR,
-            _reserves(pgbench, hot, script), _inserts(pgbench, hot, LOCK_AND_INSERT),
+        *await take(
+            _reserves(pgbench, hot, script),
+            Against(
+                f"reserve, every cap set ÷ lock + insert, {CONNECTIONS} connections", FLOOR,
+                _inserts(pgbench, hot, LOCK_AND_INSERT),
+            ),
+            Against(
+                "reserve ÷ lock + insert in one message", None, _inserts(pgbench, hot, LOCK_AND_INSERT_AT_ONCE)
+            ),
         ),
-        await take(
-            f"the same at {ROWS:,} live rows", FLOOR_FULL,
-            _reserves(pgbench, full, script), _inserts(pgbench, full, LOCK_AND_INSERT),
+        *await take(
+            _reserves(pgbench, full, script),
+            Against(f"the same at {ROWS:,} live rows", FLOOR_FULL, _inserts(pgbench, full, LOCK_AND_INSERT)),
         ),
-        await _over_a_slow_network(server, replace(pgbench, connections=CONNECTIONS_OVER_NETWORK), hot, script),
-        await take(
-            "reserve ÷ lock + insert in one message", None,
-            _reserves(pgbench, hot, script), _inserts(pgbench, hot, LOCK_AND_INSERT_AT_ONCE),
+        *await _over_a_slow_network(server, replace(pgbench, connections=CONNECTIONS_OVER_NETWORK), hot, script),
+        *await take(
+            _by_one_worker(hot),
+            Against("Slots.reserve in one worker process ÷ reserve by pgbench", None, _reserves(pgbench, hot, script)),
+            repetitions=2,
         ),
-        await _from_one_worker(pgbench, hot, script),
     ]  # fmt: skip
     for dsn in (hot, full):
         server.drop(dsn)
     return taken
 
 
-async def _over_a_slow_network(server: PostgresServer, pgbench: Pgbench, dsn: str, script: str) -> Line:
+async def _over_a_slow_network(server: PostgresServer, pgbench: Pgbench, dsn: str, script: str) -> list[Line]:
     """Through the same proxy, with a delay in each direction and without."""
     upstream = ("127.0.0.1", server.server.port)
     with FaultProxy(upstream, DELAY_S) as slow, FaultProxy(upstream) as quick:
         return await take(
-            f"reserve through 1 ms of delay ÷ 0 ms, {CONNECTIONS_OVER_NETWORK} connections", FLOOR_DELAY,
             _reserves(replace(pgbench, address=("127.0.0.1", slow.port)), dsn, script),
-            _reserves(replace(pgbench, address=("127.0.0.1", quick.port)), dsn, script),
+            Against(
+                f"reserve through 1 ms of delay ÷ 0 ms, {CONNECTIONS_OVER_NETWORK} connections", FLOOR_DELAY,
+                _reserves(replace(pgbench, address=("127.0.0.1", quick.port)), dsn, script),
+            ),
         )  # fmt: skip
-
-
-async def _from_one_worker(pgbench: Pgbench, dsn: str, script: str) -> Line:
-    """What one worker process gets through its pool, with its two connections in admission and its own CPU."""
-
-    async def ours() -> float:
-        async with Database.open(dsn, max_size=20) as db:
-            slots, numbers = Slots(db), count()
-            run, ends_at = f"py-{id(db)}", asyncio.get_running_loop().time() + SECONDS
-
-            async def client() -> None:
-                while asyncio.get_running_loop().time() < ends_at:
-                    answer = await slots.reserve(_reservation(f"{run}-{next(numbers)}"))
-                    assert isinstance(answer, Held), answer
-
-            await asyncio.gather(*(client() for _ in range(CONNECTIONS)))
-            return next(numbers) / SECONDS
-
-    return await take("Slots.reserve from one Python process ÷ reserve by pgbench", None, ours,
-                      _reserves(pgbench, dsn, script))  # fmt: skip
 
 
 # ── loads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _reserves(pgbench: Pgbench, dsn: str, script: str) -> Callable[[], Awaitable[float]]:
+def _reserves(pgbench: Pgbench, dsn: str, script: str) -> Rate:
     return _counted(pgbench, dsn, script, "select count(*) from scaler_reservations")
 
 
-def _inserts(pgbench: Pgbench, dsn: str, script: str) -> Callable[[], Awaitable[float]]:
+def _inserts(pgbench: Pgbench, dsn: str, script: str) -> Rate:
     return _counted(pgbench, dsn, script, "select count(*) from bench_inserts")
 
 
-def _counted(pgbench: Pgbench, dsn: str, script: str, rows: Any) -> Callable[[], Awaitable[float]]:
+def _by_one_worker(dsn: str) -> Rate:
+    """What one worker process gets through its pool, with its two connections in admission and its own CPU."""
+
+    async def run() -> float:
+        async with Database.open(dsn, max_size=20) as db:
+            slots, numbers, name = Slots(db), count(), uuid.uuid4().hex
+            began = time.monotonic()
+
+            async def client() -> None:
+                while time.monotonic() - began < SECONDS:
+                    answer = await slots.reserve(_reservation(f"{name}-{next(numbers)}"))
+                    if not isinstance(answer, Held):
+                        raise RuntimeError(f"a reserve got no slot, which is not what was to be measured: {answer}")
+
+            await asyncio.gather(*(client() for _ in range(CONNECTIONS)))
+            return next(numbers) / (time.monotonic() - began)
+
+    return run
+
+
+def _counted(pgbench: Pgbench, dsn: str, script: str, rows: LiteralString) -> Rate:
     """pgbench does not look at answers, and a refusal is quicker than a slot: only what left a row counts."""
 
     async def run() -> float:
