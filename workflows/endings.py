@@ -13,7 +13,7 @@ from temporalio.exceptions import (
 
 from activities.models import AdoptAnswer, AdoptKind, ReserveAnswer, ReserveKind, Slot
 from hatchway.errors import DeclineReason, ErrorType
-from hatchway.model import EndReason, ProvisionState
+from hatchway.model import EndReason, JobResult, ProvisionOutcome, ProvisionState
 from hatchway.transitions import BENIGN, SERVED, failure_type
 from workflows.evidence import Evidence
 from workflows.page import AFTER_FAILURE
@@ -72,6 +72,12 @@ def shown(end: BaseException) -> tuple[str, str | None, str | None]:
     if isinstance(end, FailureError) and not is_cancelled_exception(end):
         return "failed", str(end), None
     return "cancelled", None, None
+
+
+def served(outcome: ProvisionOutcome) -> str:
+    """The same for a provision that completed."""
+    known = outcome.result is not JobResult.UNKNOWN
+    return f"closed: {outcome.end_reason.value}" + (f", its job {outcome.result.value}" if known else "")
 
 
 def failed(end: EndReason, evidence: Evidence, slot: Slot | None) -> ApplicationError:

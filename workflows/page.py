@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from textwrap import wrap
+from textwrap import TextWrapper
 
 from hatchway.errors import ErrorType
 from hatchway.model import ProvisionState, ProvisionStatus, TeardownRequest
@@ -18,7 +18,7 @@ LIMIT = 2000
 FOREIGN_LIMIT = 900
 INLINE_LIMIT = 250
 CODE_LIMIT = 120
-LINE = 64
+LINE = 60
 """Characters of a line in a code block."""
 
 NEXT_STEP = {
@@ -63,7 +63,8 @@ def fenced(text: str, limit: int = FOREIGN_LIMIT) -> str:
 
 def _wrapped(text: str) -> str:
     """The UI shows the page in half a window and breaks no line of a code block: the rest would be off to the right."""
-    return "\n".join(part for line in text.split("\n") for part in wrap(line, LINE, break_long_words=False) or [""])
+    breaking = TextWrapper(LINE, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(part for line in text.split("\n") for part in breaking.wrap(line) or [""])
 
 
 def inline(text: str, limit: int = INLINE_LIMIT) -> str:

@@ -109,3 +109,14 @@ def test_every_state_says_what_one_can_do_with_commands_to_copy(state: Provision
 
 def test_advice_after_a_failure_is_for_failures_that_there_are() -> None:
     assert set(page.AFTER_FAILURE) <= set(ErrorType)
+
+
+def test_long_lines_are_broken_between_words_and_paths_stay_whole() -> None:
+    path = "/var/lib/hatchway/" + "agent-" * 8 + "x"
+
+    lines = page.fenced(f"the record {path} cannot be read: see whether its agent still runs, then remove it").split(
+        "\n"
+    )
+
+    assert any(path in line for line in lines)
+    assert all(len(line) <= page.LINE or line == path for line in lines)
