@@ -76,7 +76,7 @@ with workflow.unsafe.imports_passed_through():
     from hatchway.transitions import ADOPTABLE, RELEASES, SERVED, decide, wire_reason
     from workflows import endings, page
     from workflows.evidence import Evidence, cancelled
-    from workflows.requests import addressed, parse, refuse_timeouts
+    from workflows.requests import addressed, parse, refuse_timeouts, validated
     from workflows.rounds import tear_down_round
     from workflows.spawning import SpawnFailedError, spawn
     from workflows.stages import Stages
@@ -95,7 +95,7 @@ S = ProvisionState
 @workflow.defn(name="ProvisionWorkflow")
 class ProvisionWorkflow:
     @workflow.init
-    def __init__(self, *request: Any) -> None:
+    def __init__(self, request: Any = None) -> None:
         self._agent_id = "scaler-" + workflow.info().original_execution_run_id.replace("-", "")
         self._request: ProvisionRequest | None = None
         self._slot: Slot | None = None
@@ -117,13 +117,13 @@ class ProvisionWorkflow:
     # ── the path ────────────────────────────────────────────────────────────────────────────────────────────────
 
     @workflow.run
-    async def run(self, *request: Any) -> ProvisionOutcome:
+    async def run(self, request: Any = None) -> ProvisionOutcome:
         """Provision one agent. `request` is a ProvisionRequest, validated here, so that it may come from anywhere.
 
         Completed: an agent was adopted and later released. Every other end is an ApplicationError of an `ErrorType`.
         """
         try:
-            self._request = parse(ProvisionRequest, request)
+            self._request = validated(ProvisionRequest, request)
             refuse_timeouts(workflow.info())
             self._slot = await self._reserve()
             await self._serve()
@@ -371,7 +371,7 @@ class ProvisionWorkflow:
     # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────
 
     @workflow.update(description="The agent has reached a gateway instance and asks to be this provision's agent.")
-    async def adopt(self, *request: Any) -> AdoptedSpec:
+    async def adopt(self, request: Any) -> AdoptedSpec:
         adopt = parse(AdoptRequest, request)
         self._adopting += 1
         try:
@@ -391,7 +391,7 @@ class ProvisionWorkflow:
         return self._spec()
 
     @adopt.validator
-    def _may_adopt(self, *request: Any) -> None:
+    def _may_adopt(self, request: Any) -> None:
         adopt = parse(AdoptRequest, request)
         if adopt.agent_id != self._agent_id:
             raise endings.ended(ErrorType.NO_SUCH_PROVISION, f"this provision's agent is {self._agent_id}")
@@ -399,8 +399,8 @@ class ProvisionWorkflow:
             raise endings.not_adoptable(self._stages.state)
 
     @workflow.update(description="Waits until an agent is adopted, and answers what it is; fails with the provision.")
-    async def wait_adopted(self, *request: Any) -> AdoptedSpec:
-        parse(WaitRequest, [{}] if request in ((), (None,)) else request)
+    async def wait_adopted(self, request: Any = None) -> AdoptedSpec:
+        parse(WaitRequest, request or {})
         await workflow.wait_condition(lambda: bool(self._seen.adopted_by and self._slot) or self._failure is not None)
         if self._seen.adopted_by and self._slot:
             return self._spec()
@@ -410,7 +410,7 @@ class ProvisionWorkflow:
     @workflow.signal(
         description="This agent may go: its job is complete, or it is idle, drained or not wanted any more."
     )
-    def release(self, *request: Any) -> None:
+    def release(self, request: Any) -> None:
         release = addressed(ReleaseRequest, request, self._agent_id)
         if release and release.reason not in RELEASES:
             workflow.logger.warning("a release does not carry the reason %s: ignored", release.reason.value)
@@ -418,28 +418,28 @@ class ProvisionWorkflow:
             self._seen.record_release(release)
 
     @workflow.signal(description="The reaper has condemned this agent, on facts that it has just checked.")
-    def condemn(self, *request: Any) -> None:
+    def condemn(self, request: Any) -> None:
         if condemn := addressed(CondemnRequest, request, self._agent_id):
             self._seen.condemned = self._seen.condemned or condemn.reason
 
     @workflow.signal(description="The agent's container or process is gone.")
-    def compute_exited(self, *request: Any) -> None:
+    def compute_exited(self, request: Any) -> None:
         if exited := addressed(ComputeExit, request, self._agent_id):
             self._seen.record_exit(exited, tearing_down=self._ending_compute)
 
     @workflow.signal(description="The line has handed a slot over: take it up.")
-    def granted(self, *request: Any) -> None:
+    def granted(self, request: Any) -> None:
         if addressed(GrantedRequest, request, self._agent_id):
             self._granted = True
 
     @workflow.signal(description="An operator's word that the compute is gone and nobody can confirm it.")
-    def forget_compute(self, *request: Any) -> None:
+    def forget_compute(self, request: Any) -> None:
         if forget := addressed(ForgetRequest, request, self._agent_id):
             workflow.logger.warning("the compute of %s is forgotten, by %s", self._agent_id, forget.by)
             self._seen.forgotten = True
 
     @workflow.query(description="What it is doing, since when, for whom it waits, and what one can do.")
-    def status(self, *_request: Any) -> ProvisionStatus:
+    def status(self, request: Any = None) -> ProvisionStatus:
         return ProvisionStatus(
             agent_id=self._agent_id,
             state=self._stages.state,
