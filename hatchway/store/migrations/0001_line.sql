@@ -64,6 +64,19 @@ declare
   what  text;
   bound jsonb;
 begin
+  -- Nearly always it fits, which one look can tell; what stands in the way takes several.
+  perform from scaler_capacity x
+    where x.scope = 'scaler:' || p_scaler
+      and x.accepting
+      and not x.retired
+      and not exists (select from scaler_failures f where f.scaler_name = p_scaler and f.backoff_until > now())
+      and not exists (
+        select from scaler_capacity y
+         where y.scope in (x.scope, x.pool, 'global')
+           and (y.agents >= y.max_agents or y.mcpu + p_mcpu > y.max_mcpu or y.mem_bytes + p_mem > y.max_mem_bytes));
+  if found then
+    return null;
+  end if;
   select * into s from scaler_capacity where scope = 'scaler:' || p_scaler;
   if not found or s.retired then
     return jsonb_build_object('kind', 'retired', 'scope', 'scaler:' || p_scaler);
@@ -118,7 +131,10 @@ create function hatchway_ever(p_scaler text, p_mcpu bigint, p_mem bigint) return
             and (c.max_agents < 1 or p_mcpu > c.max_mcpu or p_mem > c.max_mem_bytes))) $$;
 
 create function hatchway_take(p_state text, p_agent text, p_scaler text, p_mcpu bigint, p_mem bigint,
-  p_workflow text, p_job text, p_spawn jsonb, p_config_version bigint) returns void language plpgsql as $$
+  p_workflow text, p_job text, p_spawn jsonb, p_config_version bigint)
+returns scaler_spawning_agents language plpgsql as $$
+declare
+  s scaler_spawning_agents;
 begin
   insert into scaler_spawning_agents
     (agent_id, scaler_name, label_set, run_id, job_id, bound_job_id, owner_instance_id, mandatory_labels,
@@ -127,11 +143,13 @@ begin
     (p_agent, p_scaler, p_spawn->'label_set', p_spawn->>'run_id', p_job, p_job, p_spawn->>'owner_instance_id',
      p_spawn->'mandatory_labels', p_spawn->'provisioning_targets', p_spawn->'roles', p_spawn->>'backend_type',
      p_workflow, p_spawn->>'workflow_first_run_id', p_state,
-     now() + make_interval(secs => (p_spawn->>'reserved_for_s')::double precision), p_config_version);
+     now() + make_interval(secs => (p_spawn->>'reserved_for_s')::double precision), p_config_version)
+  returning * into s;
   insert into scaler_reservations (agent_id, scaler_name, cpu_units, mem_bytes, machine_pool, owner_instance_id)
   select p_agent, p_scaler, p_mcpu / 1000.0, p_mem, substr(pool, length('pool:') + 1), p_spawn->>'owner_instance_id'
     from scaler_capacity
    where scaler_name = p_scaler;
+  return s;
 end $$;
 
 -- Returns the scalers whose lines it left.

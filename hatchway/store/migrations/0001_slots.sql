@@ -79,10 +79,6 @@ create function hatchway_enter(args jsonb, p_seq bigint, p_enqueued_at timestamp
          p_enqueued_at + make_interval(secs => (args->>'wait_timeout_s')::double precision)
     from jsonb_array_elements(args->'candidates') with ordinality x (c, i) $$;
 
--- By the index: after a long line has gone, a scan would read its dead rows, at every reserve, until a vacuum.
-create function hatchway_nobody_waits() returns boolean language sql stable as $$
-  select (select agent_id from scaler_waiters where rank = 1 order by priority, seq limit 1) is null $$;
-
 -- args: agent_id, workflow_id, job_id, priority, wait, config_version, wait_timeout_s,
 --       spawn {run_id, workflow_first_run_id, owner_instance_id, reserved_for_s},
 --       candidates [{scaler, mcpu, mem_bytes, spawn {label_set, mandatory_labels, ...}}], best first
@@ -92,50 +88,69 @@ declare
   v_agent text := args->>'agent_id';
   v_job   text := args->>'job_id';
   v_wait  boolean := (args->>'wait')::boolean;
-  v_lines text[] := array(select c->>'scaler' from jsonb_array_elements(args->'candidates') c);
+  v_lines text[];
   s       scaler_spawning_agents;
   o       scaler_provision_outcomes;
   w       scaler_waiters;
   c       jsonb;
   answer  jsonb;
-  waits   boolean;
+  seen    record;
 begin
   perform hatchway_lock();
 
   -- Called again: a lost reply, a grant to take up, or a workflow that was reset. The row says where it stands.
-  update scaler_spawning_agents
-     set state = 'reserved',
-         deadline_at = now() + make_interval(secs => (args#>>'{spawn,reserved_for_s}')::double precision),
-         state_version = state_version + 1
-   where agent_id = v_agent and state = 'granted';
   select * into s from scaler_spawning_agents where agent_id = v_agent;
   if found then
+    if s.state = 'granted' then
+      update scaler_spawning_agents
+         set state = 'reserved',
+             deadline_at = now() + make_interval(secs => (args#>>'{spawn,reserved_for_s}')::double precision),
+             state_version = state_version + 1
+       where agent_id = v_agent and state = 'granted';  -- a close does not wait for the lock
+      select * into s from scaler_spawning_agents where agent_id = v_agent;
+    end if;
     return jsonb_build_object('answer', 'held', 'resumed', true, 'row', hatchway_row(s), 'wake', '[]'::jsonb);
   end if;
-  select * into o from scaler_provision_outcomes where agent_id = v_agent and closed_at is not null;
-  if found then
+
+  -- One look at everything that could speak against a slot: nearly always nothing does, and everybody who waits for
+  -- the lock pays for each further statement. Who adopts, completes or closes does not take it: what was seen is looked
+  -- at again before it is answered.
+  select exists (select from scaler_provision_outcomes where agent_id = v_agent and closed_at is not null) as ended,
+         exists (select from scaler_agent_jobs where job_id = v_job and completed_at is not null)
+           or exists (select from scaler_provision_outcomes
+                       where job_id = v_job and end_reason = 'completed' and adopted_at is not null) as served,
+         exists (select from scaler_spawning_agents
+                  where bound_job_id = v_job and state <> 'closing' and agent_id <> v_agent)
+           or exists (select from scaler_waiters where job_id = v_job and rank = 1 and agent_id <> v_agent) as taken,
+         exists (select from scaler_waiters where agent_id = v_agent) as waits,
+         -- By the index: after a long line has gone, a scan would read its dead rows until a vacuum.
+         (select agent_id from scaler_waiters where rank = 1 order by priority, seq limit 1) is null as nobody_waits
+    into seen;
+  if seen.ended then
+    select * into o from scaler_provision_outcomes where agent_id = v_agent;
     return jsonb_build_object('answer', 'already-ended', 'end_reason', o.end_reason);
   end if;
-  if v_job is not null then
+  if seen.served then
     answer := hatchway_job_served(v_job);
     if answer is not null then
       return jsonb_build_object('answer', 'job-served', 'outcome', answer);
     end if;
+  end if;
+  if seen.taken then
     answer := hatchway_job_holder(v_job, v_agent);
     if answer is not null then
       return answer;
     end if;
   end if;
 
-  select * into w from scaler_waiters where agent_id = v_agent order by rank limit 1;
-  waits := found;
-  if not waits and hatchway_nobody_waits() then         -- nobody to be fair to
+  if seen.waits then
+    select * into w from scaler_waiters where agent_id = v_agent order by rank limit 1;
+  elsif seen.nobody_waits then                          -- nobody to be fair to
     for c in select value from jsonb_array_elements(args->'candidates') loop
       continue when hatchway_bound(c->>'scaler', (c->>'mcpu')::bigint, (c->>'mem_bytes')::bigint) is not null;
-      perform hatchway_take('reserved', v_agent, c->>'scaler', (c->>'mcpu')::bigint, (c->>'mem_bytes')::bigint,
-                            args->>'workflow_id', v_job, (args->'spawn') || (c->'spawn'),
-                            (args->>'config_version')::bigint);
-      select * into s from scaler_spawning_agents where agent_id = v_agent;
+      s := hatchway_take('reserved', v_agent, c->>'scaler', (c->>'mcpu')::bigint, (c->>'mem_bytes')::bigint,
+                         args->>'workflow_id', v_job, (args->'spawn') || (c->'spawn'),
+                         (args->>'config_version')::bigint);
       return jsonb_build_object('answer', 'held', 'resumed', false, 'row', hatchway_row(s), 'wake', '[]'::jsonb);
     end loop;
     if not v_wait then
@@ -143,19 +158,20 @@ begin
     end if;
   end if;
 
-  if waits and w.config_version is distinct from (args->>'config_version')::bigint then   -- planned anew: same place
+  v_lines := array(select x.c->>'scaler' from jsonb_array_elements(args->'candidates') x (c));
+  if seen.waits and w.config_version is distinct from (args->>'config_version')::bigint then  -- planned anew
     v_lines := v_lines || hatchway_leave(v_agent);
     perform hatchway_enter(args, w.seq, w.enqueued_at);
   end if;
   if not exists (select from jsonb_array_elements(args->'candidates') x (c)
                   where hatchway_ever(x.c->>'scaler', (x.c->>'mcpu')::bigint, (x.c->>'mem_bytes')::bigint)) then
-    if waits then
+    if seen.waits then
       perform hatchway_pump(v_lines || hatchway_leave(v_agent));
     end if;
     return jsonb_build_object('answer', 'refused', 'bound', hatchway_bounds(args->'candidates', 1),
                               'wake', hatchway_wake());
   end if;
-  if not waits then
+  if not seen.waits then
     perform hatchway_enter(args, nextval('scaler_waiters_seq'), now());
   end if;
 
