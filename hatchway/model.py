@@ -19,6 +19,8 @@ from hatchway.registry.reference import parse_reference
 
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:@-]{1,200}$")]
 Label = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whitespace=True)]
+Labels = Annotated[list[Label], Field(max_length=100)]
+"""More than any label set has: a refusal names them all, and must stay a sentence."""
 SecretRef = Annotated[str, StringConstraints(pattern=r"^[^:\s]+:[^\s]+$", max_length=500)]
 Text = Annotated[str, StringConstraints(max_length=500)]
 Timeout = Annotated[timedelta, Field(gt=timedelta(0), le=timedelta(days=7))]
@@ -200,8 +202,8 @@ class ResourceRequest(Payload):
 class ProvisionRequest(Payload):
     """The input of ProvisionWorkflow: who needs an agent, of what kind, and for how long they will wait."""
 
-    labels: list[Label]
-    exclude_labels: list[Label] = []
+    labels: Labels
+    exclude_labels: Labels = []
     job_id: Id | None = None
     run_id: Id | None = None
     container: ContainerSpec | None = None

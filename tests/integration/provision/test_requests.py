@@ -23,6 +23,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "no labels": ({"job_id": "a"}, "labels: field required"),
     "labels of the wrong kind": ({"labels": CANARY}, "labels:"),
     "an empty label": ({"labels": [""]}, "labels.0:"),
+    "more labels than anything has": ({"labels": [CANARY] * 101}, "labels:"),
     "an unknown field": ({"labels": [], "surprise": CANARY}, "surprise: extra inputs are not permitted"),
     "a job id with a space": ({"labels": [], "job_id": f"a {CANARY}"}, "job_id:"),
     "a priority out of range": ({"labels": [], "priority": 9}, "priority:"),
