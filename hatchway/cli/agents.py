@@ -123,6 +123,12 @@ async def _cancel(agent: str, reason: str) -> Target:
 async def _forget(agent: str, by: str | None) -> Target:
     async with database() as db, hatchway_client() as client:
         target = await _find(agent, db, client)
+        if target.row is not None and not target.row.closing:
+            raise failed(
+                "not-tearing-down",
+                f"agent {target.agent_id} is {target.row.state.value}, and nobody has tried to tear it down yet: "
+                "`hatchway cancel` or `hatchway release --now` first, and forget it when that cannot be confirmed",
+            )
         if not await client.forget(target.workflow(), target.agent_id, by):
             raise _over(target)
         return target
