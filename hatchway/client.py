@@ -20,12 +20,12 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
 from temporalio.exceptions import ApplicationError, CancelledError, TerminatedError, WorkflowAlreadyStartedError
 from temporalio.plugin import SimplePlugin
 from temporalio.service import RPCError, RPCStatusCode
 
+from hatchway.converter import data_converter
 from hatchway.errors import ErrorType, HatchwayError
 from hatchway.model import (
     AdoptedSpec,
@@ -43,6 +43,9 @@ from hatchway.task_queues import CONTROL
 RPC_LIMIT = timedelta(seconds=10)
 CONNECT_S = 5.0
 """As long as for Postgres. The SDK itself waits 30 s for a server that swallows packets; a refusal is known at once."""
+
+CLOSED_UNDER_THE_UPDATE = "AcceptedUpdateCompletedWorkflow"
+"""The server's type for an update whose workflow was terminated while the handler waited."""
 
 
 class TemporalUnreachable(HatchwayError):
@@ -76,7 +79,7 @@ class Started:
 
 def plugin() -> SimplePlugin:
     """Converter only: what every process that speaks with Hatchway's workflows has in common."""
-    return SimplePlugin("hatchway", data_converter=pydantic_data_converter)
+    return SimplePlugin("hatchway", data_converter=data_converter)
 
 
 async def connect(**overrides: Any) -> Client:
@@ -132,16 +135,18 @@ class HatchwayClient:
         try:
             spec: AdoptedSpec = await handle.execute_update("wait_adopted", WaitRequest(), result_type=AdoptedSpec)
         except WorkflowUpdateFailedError as e:
-            raise _failed(e.cause or e) from None
+            if getattr(e.cause, "type", None) != CLOSED_UNDER_THE_UPDATE:
+                raise _failed(e.cause or e) from None
         except RPCError as e:
             if e.status is not RPCStatusCode.NOT_FOUND:
                 raise
-            outcome = await self.outcome(started)
-            raise ProvisionFailed(
-                f"the provision is over already: {outcome.end_reason.value}, its job {outcome.result.value}",
-                ErrorType.JOB_SERVED,
-            ) from None
-        return spec
+        else:
+            return spec
+        outcome = await self.outcome(started)  # raises what a provision that served nobody ended with
+        raise ProvisionFailed(
+            f"the provision is over already: {outcome.end_reason.value}, its job {outcome.result.value}",
+            ErrorType.JOB_SERVED,
+        )
 
     async def outcome(self, started: Started) -> ProvisionOutcome:
         """Wait for the end, and answer it. Raises ProvisionFailed for every end but a served job."""

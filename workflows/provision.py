@@ -76,13 +76,14 @@ with workflow.unsafe.imports_passed_through():
     from hatchway.transitions import ADOPTABLE, RELEASES, SERVED, decide, wire_reason
     from workflows import endings, page
     from workflows.evidence import Evidence, cancelled
-    from workflows.requests import addressed, parse, refuse_timeouts, validated
+    from workflows.requests import addressed, parse, refuse_timeouts
     from workflows.rounds import tear_down_round
     from workflows.spawning import SpawnFailedError, spawn
     from workflows.stages import Stages
     from workflows.steps import (
         FIRST_ROUND,
         RESOLVE_LIMIT,
+        call_off,
         last_words,
         store,
         through_cancel,
@@ -95,7 +96,7 @@ S = ProvisionState
 @workflow.defn(name="ProvisionWorkflow")
 class ProvisionWorkflow:
     @workflow.init
-    def __init__(self, request: Any = None) -> None:
+    def __init__(self, *request: Any) -> None:
         self._agent_id = "scaler-" + workflow.info().original_execution_run_id.replace("-", "")
         self._request: ProvisionRequest | None = None
         self._slot: Slot | None = None
@@ -107,6 +108,7 @@ class ProvisionWorkflow:
         self._compute: ComputeRef | None = None
         self._failure: ApplicationError | None = None
         self._ending_compute = False
+        self._destroying = False
         self._handed_over = False
         # what the page says
         self._waiting_for = "a slot"
@@ -117,13 +119,13 @@ class ProvisionWorkflow:
     # ── the path ────────────────────────────────────────────────────────────────────────────────────────────────
 
     @workflow.run
-    async def run(self, request: Any = None) -> ProvisionOutcome:
+    async def run(self, *request: Any) -> ProvisionOutcome:
         """Provision one agent. `request` is a ProvisionRequest, validated here, so that it may come from anywhere.
 
         Completed: an agent was adopted and later released. Every other end is an ApplicationError of an `ErrorType`.
         """
         try:
-            self._request = validated(ProvisionRequest, request)
+            self._request = parse(ProvisionRequest, request)
             refuse_timeouts(workflow.info())
             self._slot = await self._reserve()
             await self._serve()
@@ -150,15 +152,17 @@ class ProvisionWorkflow:
             if answer.kind is ReserveKind.HELD and answer.slot:
                 return answer.slot
             if self._over():
-                raise await self._leave_line()
+                raise await self._leave_line(self._end())
             if answer.kind is not ReserveKind.WAITING:
-                raise endings.declined(answer, waited=None if patient else self.request.wait_timeout)
+                refused = endings.declined(answer, waited=None if patient else self.request.wait_timeout)
+                # Refused before the line was looked at, as by a config in which nothing matches, it would still stand.
+                raise refused if self._line_position is None else await self._leave_line(EndReason.DECLINED, refused)
             self._line_position = answer.line_position
             self._enter(S.QUEUED, f"a slot: {answer.message}", deadline=gives_up_at, upsert=True)
             # A last look without waiting takes up a grant that is on its way, or leaves the line.
             patient = await self._until(lambda: self._granted, gives_up_at - workflow.now(), "place in the line")
             if self._over():
-                raise await self._leave_line()
+                raise await self._leave_line(self._end())
             self._enter(S.RESERVING, "a slot")
 
     async def _serve(self) -> None:
@@ -191,7 +195,7 @@ class ProvisionWorkflow:
             )
             await self._until(auth.done)
             if self._over():
-                auth.cancel()
+                call_off(auth)
                 return False
             try:
                 refused = auth.result().refused
@@ -309,6 +313,7 @@ class ProvisionWorkflow:
 
     async def _first_round(self, facts: TeardownFacts) -> TeardownState:
         """Destroy within the first round, or hand over to TeardownWorkflow and be done: the slot stays held."""
+        self._destroying = True
         taken = await tear_down_round(
             self._agent_id,
             facts,
@@ -356,9 +361,8 @@ class ProvisionWorkflow:
         except WorkflowAlreadyStartedError:
             workflow.logger.info("teardown/%s is already under way", self._agent_id)
 
-    async def _leave_line(self) -> BaseException:
+    async def _leave_line(self, end: EndReason, refused: ApplicationError | None = None) -> BaseException:
         """Give the place in the line back, and answer what to end with."""
-        end = self._end()
         await through_cancel(
             store(
                 SlotActivities.release,
@@ -366,12 +370,14 @@ class ProvisionWorkflow:
                 summary=f"leave the line: {end.value}",
             )
         )
-        return asyncio.CancelledError() if end is EndReason.CANCELLED else endings.failed(end, self._seen, None)
+        if end is EndReason.CANCELLED:
+            return asyncio.CancelledError()
+        return refused or endings.failed(end, self._seen, None)
 
     # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────
 
     @workflow.update(description="The agent has reached a gateway instance and asks to be this provision's agent.")
-    async def adopt(self, request: Any) -> AdoptedSpec:
+    async def adopt(self, *request: Any) -> AdoptedSpec:
         adopt = parse(AdoptRequest, request)
         self._adopting += 1
         try:
@@ -391,7 +397,7 @@ class ProvisionWorkflow:
         return self._spec()
 
     @adopt.validator
-    def _may_adopt(self, request: Any) -> None:
+    def _may_adopt(self, *request: Any) -> None:
         adopt = parse(AdoptRequest, request)
         if adopt.agent_id != self._agent_id:
             raise endings.ended(ErrorType.NO_SUCH_PROVISION, f"this provision's agent is {self._agent_id}")
@@ -399,8 +405,8 @@ class ProvisionWorkflow:
             raise endings.not_adoptable(self._stages.state)
 
     @workflow.update(description="Waits until an agent is adopted, and answers what it is; fails with the provision.")
-    async def wait_adopted(self, request: Any = None) -> AdoptedSpec:
-        parse(WaitRequest, request or {})
+    async def wait_adopted(self, *request: Any) -> AdoptedSpec:
+        parse(WaitRequest, [{}] if request in ((), (None,)) else request)
         await workflow.wait_condition(lambda: bool(self._seen.adopted_by and self._slot) or self._failure is not None)
         if self._seen.adopted_by and self._slot:
             return self._spec()
@@ -410,7 +416,7 @@ class ProvisionWorkflow:
     @workflow.signal(
         description="This agent may go: its job is complete, or it is idle, drained or not wanted any more."
     )
-    def release(self, request: Any) -> None:
+    def release(self, *request: Any) -> None:
         release = addressed(ReleaseRequest, request, self._agent_id)
         if release and release.reason not in RELEASES:
             workflow.logger.warning("a release does not carry the reason %s: ignored", release.reason.value)
@@ -418,28 +424,32 @@ class ProvisionWorkflow:
             self._seen.record_release(release)
 
     @workflow.signal(description="The reaper has condemned this agent, on facts that it has just checked.")
-    def condemn(self, request: Any) -> None:
+    def condemn(self, *request: Any) -> None:
         if condemn := addressed(CondemnRequest, request, self._agent_id):
             self._seen.condemned = self._seen.condemned or condemn.reason
 
     @workflow.signal(description="The agent's container or process is gone.")
-    def compute_exited(self, request: Any) -> None:
+    def compute_exited(self, *request: Any) -> None:
         if exited := addressed(ComputeExit, request, self._agent_id):
             self._seen.record_exit(exited, tearing_down=self._ending_compute)
 
     @workflow.signal(description="The line has handed a slot over: take it up.")
-    def granted(self, request: Any) -> None:
+    def granted(self, *request: Any) -> None:
         if addressed(GrantedRequest, request, self._agent_id):
             self._granted = True
 
     @workflow.signal(description="An operator's word that the compute is gone and nobody can confirm it.")
-    def forget_compute(self, request: Any) -> None:
-        if forget := addressed(ForgetRequest, request, self._agent_id):
+    def forget_compute(self, *request: Any) -> None:
+        forget = addressed(ForgetRequest, request, self._agent_id)
+        if forget and not self._destroying:
+            # Remembered, it would keep a later teardown from touching what runs now.
+            workflow.logger.warning("%s is not forgotten: nobody has begun to destroy it", self._agent_id)
+        elif forget:
             workflow.logger.warning("the compute of %s is forgotten, by %s", self._agent_id, forget.by)
             self._seen.forgotten = True
 
     @workflow.query(description="What it is doing, since when, for whom it waits, and what one can do.")
-    def status(self, request: Any = None) -> ProvisionStatus:
+    def status(self, *_request: Any) -> ProvisionStatus:
         return ProvisionStatus(
             agent_id=self._agent_id,
             state=self._stages.state,

@@ -2,50 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
+from hatchway.converter import Unreadable
 from hatchway.errors import ErrorType
 
 M = TypeVar("M", bound=BaseModel)
 
 
-def parse(model: type[M], payload: Any) -> M:
-    """The payload as `model`. Raises ApplicationError InvalidRequest, one sentence a field, no value of the input."""
+def parse(model: type[M], payloads: Sequence[Any]) -> M:
+    """The one payload as `model`. Raises ApplicationError InvalidRequest: a sentence a field, no value of the input.
+
+    Takes all that came: a handler that declares one argument and is sent none, or two, would stop its workflow.
+    """
     try:
-        return model.model_validate(payload)
+        return model.model_validate(_only(model, payloads))
     except ValidationError as e:
-        raise ApplicationError(sentences(e), type=ErrorType.INVALID_REQUEST, non_retryable=True) from None
+        raise _invalid(sentences(e)) from None
 
 
-def validated(model: type[M], payload: Any) -> M:
-    """Like `parse`, for the input of a workflow, which may be missing altogether."""
-    if payload is None:
-        raise ApplicationError(
-            f"the workflow was started without an input: it takes one {model.__name__} as JSON",
-            type=ErrorType.INVALID_REQUEST,
-            non_retryable=True,
-        )
-    return parse(model, payload)
-
-
-def addressed(model: type[M], payload: Any, agent_id: str) -> M | None:
+def addressed(model: type[M], payloads: Sequence[Any], agent_id: str) -> M | None:
     """A signal's payload if it is well-formed and meant for this agent, else None with a warning.
 
     Workflow ids are per job, agents are not: a late signal for an earlier agent of the same job must do nothing.
     """
     try:
-        message = model.model_validate(payload)
-    except ValidationError as e:
-        workflow.logger.warning("a %s signal was ignored: %d malformed fields", model.__name__, e.error_count())
+        message = parse(model, payloads)
+    except ApplicationError as e:
+        workflow.logger.warning("a %s signal was ignored: %s", model.__name__, e.message)
         return None
     if getattr(message, "agent_id", None) != agent_id:
         workflow.logger.warning("a %s signal was ignored: it is for another agent", model.__name__)
         return None
     return message
+
+
+def _only(model: type[M], payloads: Sequence[Any]) -> Any:
+    takes = f"it takes one {model.__name__} as JSON"
+    if len(payloads) > 1:
+        raise _invalid(f"{len(payloads)} inputs came: {takes}")
+    if not payloads or payloads[0] is None:
+        raise _invalid(f"no input came: {takes}")
+    if isinstance(payloads[0], Unreadable):
+        raise _invalid(f"the input cannot be read: {takes}")
+    return payloads[0]
+
+
+def _invalid(message: str) -> ApplicationError:
+    return ApplicationError(message, type=ErrorType.INVALID_REQUEST, non_retryable=True)
 
 
 def sentences(error: ValidationError) -> str:
@@ -78,9 +87,7 @@ def refuse_timeouts(info: workflow.Info) -> None:
         if is_set
     ]
     if set_ones:
-        raise ApplicationError(
+        raise _invalid(
             f"start it without {' and '.join(set_ones)}: the server would end it without any cleanup; "
-            "use wait_timeout, spawn_timeout, adoption_timeout and max_lifetime of the request instead",
-            type=ErrorType.INVALID_REQUEST,
-            non_retryable=True,
+            "use wait_timeout, spawn_timeout, adoption_timeout and max_lifetime of the request instead"
         )

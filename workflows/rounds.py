@@ -14,7 +14,7 @@ from activities.compute import ComputeActivities
 from activities.models import TeardownInput, TornDown
 from hatchway.model import ScaleDownReason, TeardownFacts
 from hatchway.task_queues import host_queue
-from workflows.steps import HEARTBEAT_TIMEOUT, TEARDOWN_RETRY, last_words, nobody_took_it
+from workflows.steps import HEARTBEAT_TIMEOUT, TEARDOWN_RETRY, call_off, last_words, nobody_took_it
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ async def tear_down_round(
     )
     await workflow.wait_condition(lambda: destroying.done() or forgotten())
     if not destroying.done():
-        destroying.cancel()
+        call_off(destroying)
         return Round()
     try:
         return Round(torn=destroying.result())

@@ -89,6 +89,12 @@ async def through_cancel(step: Coroutine[Any, Any, T]) -> T:
     return task.result()
 
 
+def call_off(step: asyncio.Task[Any]) -> None:
+    """Cancel a step that nobody waits for any more. How it ends is read, or the loop would log it as an error."""
+    step.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    step.cancel()
+
+
 def nobody_took_it(error: ActivityError) -> bool:
     """No worker polled the queue: the attempt was never started."""
     cause = error.cause

@@ -25,7 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from hatchway import search_attributes
     from hatchway.model import ForgetRequest, ProvisionState, TeardownOutcome, TeardownRequest, TeardownState
     from workflows.page import code, render_teardown, render_torn_down
-    from workflows.requests import addressed, validated
+    from workflows.requests import addressed, parse
     from workflows.rounds import tear_down_round
     from workflows.steps import FIRST_ROUND, LATER_ROUND, store, through_cancel
 
@@ -33,14 +33,14 @@ with workflow.unsafe.imports_passed_through():
 @workflow.defn(name="TeardownWorkflow")
 class TeardownWorkflow:
     @workflow.init
-    def __init__(self, request: Any = None) -> None:
+    def __init__(self, *request: Any) -> None:
         self._agent_id = ""
         self._forgotten_by: str | None = None
 
     @workflow.run
-    async def run(self, request: Any = None) -> TeardownOutcome:
+    async def run(self, *request: Any) -> TeardownOutcome:
         """Tear down one agent. `request` is a TeardownRequest. Does not end before the compute is gone or forgotten."""
-        teardown = validated(TeardownRequest, request)
+        teardown = parse(TeardownRequest, request)
         self._agent_id = teardown.agent_id
         return await through_cancel(self._tear_down(teardown))
 
@@ -80,7 +80,7 @@ class TeardownWorkflow:
         return TeardownState.PENDING
 
     @workflow.signal(description="An operator's word that the compute is gone and nobody can confirm it.")
-    def forget_compute(self, request: Any) -> None:
+    def forget_compute(self, *request: Any) -> None:
         if forget := addressed(ForgetRequest, request, self._agent_id):
             self._forgotten_by = forget.by
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
+from hatchway.converter import data_converter
 from hatchway.dev.temporal import EmbeddedTemporal, dev_server_arguments, temporal_binary
 from tests.support.namespaces import Namespaces
 
@@ -29,7 +29,7 @@ class TemporalServer:
 
 async def connect(address: str, namespace: str = "default") -> Client:
     """A client with the converter that Hatchway's own clients use."""
-    return await Client.connect(address, namespace=namespace, data_converter=pydantic_data_converter)
+    return await Client.connect(address, namespace=namespace, data_converter=data_converter)
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +59,7 @@ async def temporal_skipping() -> AsyncIterator[WorkflowEnvironment]:
         dev_server_existing_path=str(temporal_binary()),
         dev_server_extra_args=dev_server_arguments(),
         dev_server_log_level="error",
-        data_converter=pydantic_data_converter,
+        data_converter=data_converter,
     ) as environment:
         yield environment
 

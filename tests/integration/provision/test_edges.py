@@ -8,6 +8,7 @@ from itertools import permutations
 import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowUpdateFailedError
 
+from hatchway.client import ProvisionFailed
 from hatchway.errors import ErrorType, PermanentSpawnError, SpawnCode, TransientSpawnError
 from hatchway.model import (
     AdoptRequest,
@@ -393,6 +394,23 @@ async def test_whoever_waits_for_the_adoption_hears_the_failure(lab: Lab) -> Non
         await waiting
     assert getattr(heard.value.cause, "type", None) == ErrorType.SPAWN_FAILED
     await lab.nothing_left()
+
+
+async def test_whoever_waits_for_the_adoption_hears_that_the_provision_was_terminated(lab: Lab) -> None:
+    started = await lab.provision(job_id="job-1")
+    await lab.reaches(started, S.AWAITING_ADOPTION)
+    waiting = asyncio.create_task(lab.hatchway.wait_adopted(started))
+
+    async def waited_for() -> bool:
+        events = lab.handle(started).fetch_history_events()
+        return any([e.HasField("workflow_execution_update_accepted_event_attributes") async for e in events])
+
+    await until(waited_for)
+    await lab.handle(started).terminate("by test")
+
+    with pytest.raises(ProvisionFailed) as heard:
+        await asyncio.wait_for(waiting, 10)
+    assert heard.value.error_type == "Terminated"
 
 
 @pytest.mark.scenario("S20")

@@ -11,7 +11,7 @@ from hatchway.errors import ErrorType
 from hatchway.model import EndReason, ProvisionState
 from tests.support.lab import Lab
 from tests.support.namespaces import until
-from tests.support.stack import laptop
+from tests.support.stack import label_set, laptop
 
 S = ProvisionState
 
@@ -150,4 +150,21 @@ async def test_a_retried_reserve_after_a_lost_reply_holds_one_slot(lab: Lab) -> 
     await lab.complete(waiting)
 
     assert (await lab.outcome(waiting)).end_reason is EndReason.COMPLETED
+    await lab.nothing_left()
+
+
+@pytest.mark.parametrize("job_id", [None, "job-1"])
+async def test_a_provision_that_the_configuration_plans_out_of_the_line_leaves_it(lab: Lab, job_id: str | None) -> None:
+    await lab.apply(laptop(maxAgents=1))
+    holder = await lab.provision(job_id="holder")
+    await lab.reaches(holder, S.AWAITING_ADOPTION)
+    waiting = await lab.provision(job_id=job_id, wait_timeout=4)
+    await lab.reaches(waiting, S.QUEUED)
+
+    await lab.apply(laptop(maxAgents=1, labelSets=[label_set("other")]))
+    failure = await lab.failure(waiting)
+
+    assert failure.error_type == ErrorType.NO_MATCHING_SCALER
+    assert await lab.db.fetch_all("select agent_id from scaler_waiters") == []
+    await _finish(lab, holder)
     await lab.nothing_left()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
+from hatchway.client import ProvisionFailed
 from hatchway.errors import DestroyError, ErrorType
 from hatchway.model import EndReason, ProvisionState, TeardownState
 from tests.support.lab import Lab
 from tests.support.namespaces import until
 from tests.support.scripted import ScriptedBackend
 from tests.support.stack import laptop
+from tests.support.states import AT, let_go
 
 S = ProvisionState
 QUICK = laptop(stopGraceSeconds=0)
@@ -183,3 +185,19 @@ async def _details(handle: object) -> str:
     """The current details, as the UI fetches them."""
     metadata = await handle.query("__temporal_workflow_metadata")  # type: ignore[attr-defined]
     return str(metadata.get("currentDetails", "")) if isinstance(metadata, dict) else str(metadata.current_details)
+
+
+@pytest.mark.parametrize("state", [state for state in AT if state != "tearing-down"])
+async def test_an_agent_that_is_forgotten_before_its_teardown_is_torn_down_all_the_same(lab: Lab, state: str) -> None:
+    """The word is for compute that nobody can confirm gone. Remembered from earlier, it would leave a machine."""
+    started = await AT[state](lab)
+
+    await lab.forget(started)
+    await lab.status(started)
+    await lab.hatchway.cancel(started.workflow_id)
+    await let_go(lab, started)
+
+    with pytest.raises(ProvisionFailed) as ended:
+        await lab.outcome(started)
+    assert ended.value.cancelled
+    await lab.nothing_left()

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from temporalio import workflow
 from temporalio.client import WorkflowHistory
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
 import workflows
+from hatchway.converter import data_converter
 from hatchway.errors import ErrorType
 from tests.support.endings import ENDS
 
@@ -27,7 +27,7 @@ def _load(name: str) -> dict[str, Any]:
 
 async def _replay(name: str, registered: list[type[Any]] | None = None) -> None:
     saved = _load(name)
-    replayer = Replayer(workflows=registered or workflows.ALL, data_converter=pydantic_data_converter)
+    replayer = Replayer(workflows=registered or workflows.ALL, data_converter=data_converter)
     await replayer.replay_workflow(WorkflowHistory.from_json(saved["workflow_id"], saved["history"]))
 
 
