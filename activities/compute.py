@@ -154,7 +154,7 @@ class ComputeActivities:
         image = image_for(ask, scaler, label_set)
         auth = await self._credentials(ask, image, scaler, config)
         if auth:
-            handled.add(auth.token)
+            handled |= auth.secret_values
         env = await self._env(ask, row, Blueprint(config, scaler, label_set, labels), handled)
         wants = shape(ask.request.resources, label_set.resources, config.defaults.resources)
         return SpawnSpec(

@@ -41,6 +41,12 @@ class RegistryAuth:
     references: Mapping[str, str] = field(default_factory=dict)
     """Field to reference, for what was resolved."""
 
+    @property
+    def secret_values(self) -> frozenset[str]:
+        """What no error and no log may quote: the token, and the user name where it came by reference too."""
+        by_reference = any(name.endswith(".usernameSecret") for name in self.references)
+        return frozenset({self.token, self.username} if by_reference else {self.token})
+
 
 @dataclass(frozen=True)
 class ContainerSpawn:

@@ -199,3 +199,21 @@ async def test_no_representation_shows_the_token(resolver: SecretResolver) -> No
     shown = f"{spawn!r} {spawn} {RegistryAuth('h', 'u', 't0ken-value')!r}"
     assert "t0ken-value" not in shown
     assert "npm-value" not in shown
+
+
+@pytest.mark.parametrize(
+    ("names", "secrets"),
+    [
+        ({}, {"t0ken-value"}),
+        ({"username": "alice"}, {"t0ken-value"}),
+        ({"usernameSecret": "reg:user"}, {"t0ken-value", "robot"}),
+        ({"username": "alice", "usernameSecret": "reg:user"}, {"t0ken-value"}),
+    ],
+)
+async def test_what_came_by_reference_is_what_nobody_may_quote(
+    resolver: SecretResolver, names: dict[str, str], secrets: set[str]
+) -> None:
+    auth = await resolve_container_registry_auth(container({**names, "tokenSecret": "reg:token"}), resolver)
+
+    assert auth is not None
+    assert auth.secret_values == secrets
