@@ -21,7 +21,7 @@ def test_every_example_loads(path: Path) -> None:
 
 @pytest.mark.parametrize("labels", [["linux"], []])
 def test_the_laptop_runs_a_short_command_for_a_linux_job(labels: list[str]) -> None:
-    [candidate] = match(labels, [], None, load(EXAMPLES / "laptop.yaml").scalers, default_platform="linux/amd64")
+    candidate, *_ = match(labels, [], None, load(EXAMPLES / "laptop.yaml").scalers, default_platform="linux/amd64")
 
     command = candidate.label_set.env["HATCHWAY_AGENT_COMMAND"]
 
@@ -29,6 +29,16 @@ def test_the_laptop_runs_a_short_command_for_a_linux_job(labels: list[str]) -> N
     assert json.loads(command) == ["/bin/sh", "-c", "echo hello; sleep 1"]
     assert candidate.label_set.user == "nobody"
     assert candidate.scaler.max_agents == 4
+
+
+def test_the_laptop_has_an_agent_that_stays_only_for_the_job_that_asks_for_it() -> None:
+    scalers = load(EXAMPLES / "laptop.yaml").scalers
+
+    [stays] = match(["until-released"], [], None, scalers, default_platform="linux/amd64")
+    linux = match(["linux"], [], None, scalers, default_platform="linux/amd64")
+
+    assert "HATCHWAY_AGENT_COMMAND" not in stays.label_set.env
+    assert stays.label_set not in [candidate.label_set for candidate in linux]
 
 
 def test_docker_leaves_the_large_set_to_the_jobs_that_ask_for_it() -> None:
