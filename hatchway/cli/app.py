@@ -6,7 +6,9 @@ Command modules import what they need inside the command: the whole table costs 
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
@@ -21,6 +23,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"hatchway {importlib.metadata.version('hatchway')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _hatchway(
+    # Eager, and a callback of its own: the parser would ask for a command first.
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None: ...
+
 
 TRY_IT, SERVE, WORK, LOOK = "Try it", "Run it", "Provision", "Look closer"
 

@@ -12,8 +12,7 @@ from hatchway.cli.output import JsonOption, emit
 def setup(json: JsonOption = False) -> None:
     """Register the search attributes, and tie this database to the Temporal namespace. Safe to repeat.
 
-    On Temporal Cloud search attributes belong to its control plane: the command is printed, and the exit code is 1
-    until it has been run.
+    On Temporal Cloud it prints the command that registers them; the exit code is 1 until that has been run.
     """
     done = run_async(_setup())
     if json:

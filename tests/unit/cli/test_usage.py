@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import metadata
+
 import pytest
 
 from tests.unit.cli.conftest import Command
@@ -25,6 +27,12 @@ def test_every_command_explains_itself(command: Command, name: str) -> None:
 
     assert said.code == 0
     assert f"hatchway {name}" in said.out
+
+
+def test_the_version_is_the_one_that_is_installed(command: Command) -> None:
+    said = command("--version")
+
+    assert (said.code, said.out) == (0, f"hatchway {metadata.version('hatchway')}\n")
 
 
 def test_no_command_prints_the_commands_and_is_wrong_use(command: Command) -> None:
