@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hatchway.cli.connections import database, run_async
+from hatchway.cli.connections import database, hatchway_client, run_async
 from hatchway.cli.failures import Failure, failed
 from hatchway.cli.output import JsonOption, emit
+from hatchway.cli.targets import AGENT_ID, of_workflow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -25,23 +26,25 @@ StateDirOption = Annotated[
 
 
 def logs(
-    agent: Annotated[str, typer.Argument(metavar="AGENT", help="An agent id.")],
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="An agent id, or the id of its workflow.")],
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, max=100_000, help="How many of the last lines.")] = 200,
     host_id: Annotated[str | None, typer.Option(envvar="HATCHWAY_HOST_ID", help="This machine's name.")] = None,
     state_dir: StateDirOption = None,
     json: JsonOption = False,
 ) -> None:
     """Print the last lines of an agent's output. Only on the host where it runs: its output stays there."""
-    text = run_async(_logs(agent, lines, host_id, state_dir))
+    agent_id, text = run_async(_logs(agent, lines, host_id, state_dir))
     if json:
-        emit({"agent_id": agent, "text": text}, json_wanted=True)
+        emit({"agent_id": agent_id, "text": text}, json_wanted=True)
     elif text:
         print(text.rstrip("\n"))
 
 
-async def _logs(agent_id: str, lines: int, host_id: str | None, state_dir: Path | None) -> str:
+async def _logs(agent: str, lines: int, host_id: str | None, state_dir: Path | None) -> tuple[str, str]:
+    """The agent's id, and what it printed."""
     from hatchway.store.slots import Slots
 
+    agent_id = await _agent_id(agent)
     async with database() as db:
         row = await Slots(db).get(agent_id)
         if row is None:
@@ -51,7 +54,15 @@ async def _logs(agent_id: str, lines: int, host_id: str | None, state_dir: Path 
         async with _backend(row, db, host_id, state_dir) as backend:
             if backend.host_id != row.host_id:
                 raise _elsewhere(row)
-            return await backend.logs(agent_id, lines)
+            return agent_id, await backend.logs(agent_id, lines)
+
+
+async def _agent_id(agent: str) -> str:
+    """Temporal is asked for a workflow's id alone: an agent's output can be read while Temporal is down."""
+    if AGENT_ID.match(agent):
+        return agent
+    async with hatchway_client() as client:
+        return (await of_workflow(agent, client)).agent_id
 
 
 @asynccontextmanager

@@ -133,10 +133,13 @@ def test_an_agent_that_waits_in_the_line_is_shown_with_its_place_and_is_cancelle
 
 
 def test_the_output_of_an_agent_on_this_host_is_printed(hatchway: Hatchway, busy: str) -> None:
-    done = hatchway("logs", busy)
+    by_agent = hatchway("logs", busy)
+    by_workflow = hatchway.object("logs", f"provision/job/{hatchway.agents()[busy]['job_id']}")
 
-    assert done.returncode == 0
-    assert "began" in done.stdout
+    assert by_agent.returncode == 0
+    assert "began" in by_agent.stdout
+    assert by_workflow["agent_id"] == busy
+    assert "began" in by_workflow["text"]
 
 
 def test_the_output_of_an_agent_on_another_host_is_to_be_had_there(hatchway: Hatchway, busy: str) -> None:
