@@ -44,8 +44,8 @@ async def _logs(agent: str, lines: int, host_id: str | None, state_dir: Path | N
     """The agent's id, and what it printed."""
     from hatchway.store.slots import Slots
 
-    agent_id = await _agent_id(agent)
     async with database() as db:
+        agent_id = await _agent_id(agent)
         row = await Slots(db).get(agent_id)
         if row is None:
             raise failed("not_found", f"agent {agent_id} holds no slot: its output went with its compute")
