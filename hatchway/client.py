@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import re
 import uuid
 from dataclasses import dataclass
 from datetime import timedelta
@@ -252,4 +253,8 @@ def _failed(cause: BaseException | None) -> ProvisionFailed:
 
 
 def _short(error: BaseException) -> str:
-    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    """The system's own words, out of the structure that the SDK prints: `… Os { …, message: "Connection refused" }`."""
+    text = str(error)
+    if said := re.search(r'\b(?:message|error): "([^"]+)"', text):
+        return said.group(1)
+    return text.splitlines()[0][:200] if text else type(error).__name__

@@ -35,7 +35,7 @@ def dev(
     ui_port: Annotated[int | None, typer.Option(min=1, max=65535)] = None,
     gateway_port: Annotated[int | None, typer.Option(min=1, max=65535)] = None,
 ) -> None:
-    """Run Temporal with its UI, Postgres, a worker and a gateway until Ctrl-C. What they keep survives a restart.
+    """Run Temporal with its UI, Postgres, a worker and a gateway until SIGTERM or Ctrl-C. Their data stays.
 
     DATABASE_URL, where it is set, replaces the embedded Postgres.
     """

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from hatchway.client import summary_of, workflow_id_for
+from hatchway.client import TemporalUnreachable, connect, summary_of, workflow_id_for
 from hatchway.model import ProvisionRequest
 
 
@@ -32,6 +33,22 @@ def test_one_job_has_one_workflow_id_and_a_request_without_a_job_has_its_own() -
     assert workflow_id_for(job) == workflow_id_for(job) == "provision/job/build-7"
     assert workflow_id_for(adhoc) != workflow_id_for(adhoc)
     assert workflow_id_for(adhoc).startswith("provision/adhoc/")
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [("127.0.0.1:{port}", "(Connection refused)"), ("no-such-host.invalid:7233", "(failed to lookup address")],
+)
+async def test_a_server_that_is_not_there_is_named_with_the_systems_own_words(address: str, reason: str) -> None:
+    with socket.socket() as unheard:  # bound and not listening: nobody else gets the port meanwhile
+        unheard.bind(("127.0.0.1", 0))
+        address = address.format(port=unheard.getsockname()[1])
+
+        with pytest.raises(TemporalUnreachable) as refused:
+            await connect(target_host=address)
+
+    assert f"Temporal does not answer at {address}" in str(refused.value)
+    assert reason in str(refused.value)
 
 
 @pytest.mark.parametrize("labels", [["é" * 190], ["l" * 100] * 50, []])
