@@ -101,14 +101,15 @@ begin
   -- Called again: a lost reply, a grant to take up, or a workflow that was reset. The row says where it stands.
   select * into s from scaler_spawning_agents where agent_id = v_agent;
   if found then
-    if s.state = 'granted' then
-      update scaler_spawning_agents
-         set state = 'reserved',
-             deadline_at = now() + make_interval(secs => (args#>>'{spawn,reserved_for_s}')::double precision),
-             state_version = state_version + 1
-       where agent_id = v_agent and state = 'granted';  -- a close does not wait for the lock
-      select * into s from scaler_spawning_agents where agent_id = v_agent;
+    if s.state <> 'granted' then                        -- a repeat: the reply that named whom to wake may be lost
+      return jsonb_build_object('answer', 'held', 'resumed', true, 'row', hatchway_row(s), 'wake', hatchway_wake(true));
     end if;
+    update scaler_spawning_agents
+       set state = 'reserved',
+           deadline_at = now() + make_interval(secs => (args#>>'{spawn,reserved_for_s}')::double precision),
+           state_version = state_version + 1
+     where agent_id = v_agent and state = 'granted';    -- a close does not wait for the lock
+    select * into s from scaler_spawning_agents where agent_id = v_agent;
     return jsonb_build_object('answer', 'held', 'resumed', true, 'row', hatchway_row(s), 'wake', '[]'::jsonb);
   end if;
 
@@ -184,11 +185,11 @@ begin
     answer := answer || jsonb_build_object(
       'answer', case when v_wait then 'waiting' else 'refused' end,
       'bound', hatchway_bounds(args->'candidates', (answer->>'position')::int));
-    if not v_wait then
-      perform hatchway_leave(v_agent);
+    if not v_wait then                                  -- the scopes that it held are open to those behind it
+      perform hatchway_pump(v_lines || hatchway_leave(v_agent));
     end if;
   end if;
-  return answer || jsonb_build_object('wake', hatchway_wake());
+  return answer || jsonb_build_object('wake', hatchway_wake(seen.waits));     -- it may be a repeat, as above
 end $$;
 
 -- Also leaves the line, also fences a reserve that is still on its way; safe to repeat.

@@ -94,6 +94,7 @@ class LineModel:
             return "Waiting"
         answer = self._refusal(candidates)
         self._leave(agent_id)
+        self.pump()
         return answer
 
     def release(self, agent_id: str) -> None:

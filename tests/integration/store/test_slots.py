@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -295,6 +296,52 @@ async def test_a_repeated_release_tells_again_whom_to_wake(db: Database) -> None
     assert (first.existed, again.existed) == (True, False)
     assert first.wake == again.wake
     assert again.end_reason == "idle"
+
+
+async def test_a_repeated_reserve_tells_again_whom_to_wake(db: Database) -> None:
+    """A reserve hands over too, where room has opened by time. The reply that named those it woke may be lost."""
+    await set_caps(db, {SCALER: 2})
+    slots = Slots(db)
+    await held(db, "a1")
+    await db.fetch_all("update scaler_capacity set accepting = false where scaler_name is not null")
+    await slots.reserve(reservation("b1"))
+    await db.fetch_all("update scaler_capacity set accepting = true where scaler_name is not null")
+
+    first = await slots.reserve(reservation("b2"))
+    again = await slots.reserve(reservation("b2"))
+
+    assert [w.agent_id for w in first.wake] == ["b1"]
+    assert again.wake == first.wake
+
+
+async def test_a_repeated_reserve_that_was_held_tells_again_whom_to_wake(db: Database) -> None:
+    await set_caps(db, {SCALER: 2})
+    slots = Slots(db)
+    await db.fetch_all("update scaler_capacity set accepting = false where scaler_name is not null")
+    await slots.reserve(reservation("b1"))
+    await db.fetch_all("update scaler_capacity set accepting = true where scaler_name is not null")
+
+    first = await slots.reserve(reservation("b2"))
+    again = await slots.reserve(reservation("b2"))
+
+    assert isinstance(again, Held)
+    assert [w.agent_id for w in first.wake] == ["b1"]
+    assert again.wake == first.wake
+
+
+async def test_a_last_look_that_leaves_the_line_makes_way_for_those_behind(db: Database) -> None:
+    """A head that does not fit holds its scope. When it gives up, who fits must not wait for the next release."""
+    slots = Slots(db)
+    await db.fetch_all("update scaler_capacity set max_mcpu = 4000 where scope = %(s)s", {"s": f"scaler:{SCALER}"})
+    await slots.reserve(reservation("a1", candidates=[candidate(mcpu=2000)]))
+    big = reservation("big", candidates=[candidate(mcpu=3000)])
+    await slots.reserve(big)
+    assert isinstance(await slots.reserve(reservation("small", candidates=[candidate(mcpu=1000)])), Waiting)
+
+    gives_up = await slots.reserve(replace(big, wait=False))
+
+    assert isinstance(gives_up, AtCapacity)
+    assert [w.agent_id for w in gives_up.wake] == ["small"]
 
 
 async def test_who_leaves_the_line_no_longer_waits(db: Database) -> None:
