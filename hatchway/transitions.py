@@ -74,6 +74,9 @@ RELEASES = frozenset({
 })  # fmt: skip
 """The reasons that a `release` may carry; every other end has a fact of its own."""
 
+CONDEMNS = frozenset({EndReason.HEARTBEAT_TIMEOUT, EndReason.ADOPTION_TIMEOUT})
+"""The reasons of the reaper. With another one, an agent that was given up would pass for one that served."""
+
 SERVED = frozenset({
     EndReason.COMPLETED, EndReason.IDLE, EndReason.DRAINED, EndReason.RELEASED, EndReason.OPERATOR,
 })  # fmt: skip

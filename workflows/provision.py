@@ -73,7 +73,7 @@ with workflow.unsafe.imports_passed_through():
         TeardownState,
         WaitRequest,
     )
-    from hatchway.transitions import ADOPTABLE, RELEASES, SERVED, decide, wire_reason
+    from hatchway.transitions import ADOPTABLE, CONDEMNS, RELEASES, SERVED, decide, wire_reason
     from workflows import endings, page
     from workflows.evidence import Evidence, cancelled
     from workflows.requests import addressed, parse, refuse_timeouts
@@ -425,7 +425,10 @@ class ProvisionWorkflow:
 
     @workflow.signal(description="The reaper has condemned this agent, on facts that it has just checked.")
     def condemn(self, *request: Any) -> None:
-        if condemn := addressed(CondemnRequest, request, self._agent_id):
+        condemn = addressed(CondemnRequest, request, self._agent_id)
+        if condemn and condemn.reason not in CONDEMNS:
+            workflow.logger.warning("nobody is condemned for the reason %s: ignored", condemn.reason.value)
+        elif condemn:
             self._seen.condemned = self._seen.condemned or condemn.reason
 
     @workflow.signal(description="The agent's container or process is gone.")

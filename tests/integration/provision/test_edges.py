@@ -351,6 +351,22 @@ async def test_a_signal_that_is_malformed_or_for_another_agent_changes_nothing(
     assert (await lab.outcome(started)).end_reason is EndReason.COMPLETED
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"), [("condemn", "completed"), ("condemn", "idle"), ("release", "heartbeat-timeout")]
+)
+async def test_a_signal_does_not_end_an_agent_for_a_reason_of_another_signals(lab: Lab, name: str, reason: str) -> None:
+    started = await lab.provision(job_id="job-1")
+    await lab.reaches(started, S.AWAITING_ADOPTION)
+    await lab.adopt(started)
+
+    by = {"by": "test", "now": True} if name == "release" else {}
+    await lab.signal(started, name, {"agent_id": started.agent_id, "reason": reason, **by})
+
+    assert (await lab.status(started)).state is S.ACTIVE
+    await lab.complete(started)
+    assert (await lab.outcome(started)).end_reason is EndReason.COMPLETED
+
+
 @pytest.mark.scenario("S22")
 async def test_every_message_delivered_twice_ends_the_same(lab: Lab) -> None:
     started = await lab.provision(job_id="job-1")
