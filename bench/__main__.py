@@ -45,6 +45,9 @@ def main() -> int:
     parts = parser.parse_args().parts or list(PARTS)
     if unknown := set(parts) - set(PARTS):
         parser.error(f"there is no part {', '.join(sorted(unknown))}: choose from {', '.join(PARTS)}")
+    # Every run of a workflow loads its module into a sandbox of its own. An installed worker finds it compiled; so must
+    # this one, whatever the environment says, or each provision would pay for a compilation.
+    sys.dont_write_bytecode = False
     with running_postgres(settings=SETTINGS) as server:
         failed = under_their_floors(asyncio.run(measure(parts, server)))
     for line in failed:

@@ -95,6 +95,21 @@ class BareWorkflow:
 
 
 @workflow.defn
+class QueuedWorkflow:
+    """The same activities, every one of them through a task queue."""
+
+    @workflow.run
+    async def run(self, ask: Nothing) -> Nothing:
+        await remote(BareActivities.reserve, CONTROL)
+        await remote(BareActivities.spawn, SPAWN)
+        await remote(BareActivities.adopt, CONTROL)
+        await remote(BareActivities.close, CONTROL)
+        await remote(BareActivities.teardown, HOST)
+        await remote(BareActivities.release, CONTROL)
+        return ask
+
+
+@workflow.defn
 class SameShapeWorkflow:
     """The activities, and the timer, update, signal and upserts of a provision where it has them."""
 
@@ -146,7 +161,7 @@ class BareWorkers:
             Worker(
                 temporal,
                 task_queue=CONTROL,
-                workflows=[BareWorkflow, SameShapeWorkflow],
+                workflows=[BareWorkflow, QueuedWorkflow, SameShapeWorkflow],
                 activities=[steps.reserve, steps.adopt, steps.close, steps.release],
                 sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
             ),

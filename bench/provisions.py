@@ -15,7 +15,7 @@ from typing import Any
 
 from temporalio.client import Client
 
-from bench.bare import CONTROL, BareWorkers, BareWorkflow, Nothing, SameShapeWorkflow
+from bench.bare import CONTROL, BareWorkers, BareWorkflow, Nothing, QueuedWorkflow, SameShapeWorkflow
 from bench.figures import Against, Line, take
 from hatchway.client import Started
 from hatchway.store.pool import Database
@@ -33,6 +33,9 @@ AT_ONCE = 20
 BOOT_S = 0.1
 """From the confirmed spawn to the agent's first word. Without it an adoption may overtake the deadline's timer."""
 
+SAME_SHAPE = "same-shape"
+"""How the ids of those bare workflows begin that have an agent."""
+
 FLOOR_BARE = 0.7
 FLOOR_SAME_SHAPE = 0.9
 
@@ -40,12 +43,12 @@ FLOOR_SAME_SHAPE = 0.9
 async def lines(server: PostgresServer, address: str) -> list[Line]:
     """The figures of a whole provision, on the Temporal server at `address`."""
     async with running(server, address) as bench:
-        await bench.provisions()  # caches and connections warm up
-        await bench.bare()
-        await bench.same_shape()
+        for load in (bench.provisions, bench.bare, bench.queued, bench.same_shape):
+            await load()  # caches and connections warm up
         return await take(
             bench.provisions,
             Against("provisions, no-op backend ÷ bare workflow of as many no-op activities", FLOOR_BARE, bench.bare),
+            Against("the same ÷ one with all of them through task queues", None, bench.queued),
             Against("the same ÷ one with its timer, update, signal, upserts", FLOOR_SAME_SHAPE, bench.same_shape),
         )
 
@@ -109,7 +112,7 @@ class Agents:
 
 
 class Bench:
-    """The three loads. Each is a closed loop: so many at once, the next one as soon as one has ended."""
+    """The loads. Each is a closed loop: so many at once, the next one as soon as one has ended."""
 
     def __init__(self, temporal: Client, lab: Lab, agents: Agents) -> None:
         self._temporal = temporal
@@ -124,20 +127,16 @@ class Bench:
         return await self._rate(one)
 
     async def bare(self) -> float:
-        async def one() -> None:
-            await self._temporal.execute_workflow(
-                BareWorkflow.run, Nothing(), id=f"bare/{uuid.uuid4().hex}", task_queue=CONTROL
-            )
+        return await self._rate(lambda: self._run(BareWorkflow.run, "bare"))
 
-        return await self._rate(one)
+    async def queued(self) -> float:
+        return await self._rate(lambda: self._run(QueuedWorkflow.run, "queued"))
 
     async def same_shape(self) -> float:
-        async def one() -> None:
-            await self._temporal.execute_workflow(
-                SameShapeWorkflow.run, Nothing(), id=f"same/{uuid.uuid4().hex}", task_queue=CONTROL
-            )
+        return await self._rate(lambda: self._run(SameShapeWorkflow.run, SAME_SHAPE))
 
-        return await self._rate(one)
+    async def _run(self, workflow: Callable[[Any, Nothing], Awaitable[Nothing]], kind: str) -> None:
+        await self._temporal.execute_workflow(workflow, Nothing(), id=f"{kind}/{uuid.uuid4().hex}", task_queue=CONTROL)
 
     async def _rate(self, one: Callable[[], Awaitable[None]]) -> float:
         left = WORKFLOWS
@@ -169,7 +168,7 @@ class Bench:
 
     def spawned(self, workflow_id: str) -> None:
         """A bare workflow's spawn is done: the same words are said to it, if it listens."""
-        if not workflow_id.startswith("same/"):
+        if not workflow_id.startswith(f"{SAME_SHAPE}/"):
             return
         handle = self._temporal.get_workflow_handle_for(SameShapeWorkflow.run, workflow_id)
 
