@@ -125,7 +125,7 @@ async def _forget(agent: str, by: str | None) -> Target:
         target = await _find(agent, db, client)
         if target.row is not None and not target.row.closing:
             raise failed(
-                "not-tearing-down",
+                "not_tearing_down",
                 f"agent {target.agent_id} is {target.row.state.value}, and nobody has tried to tear it down yet: "
                 "`hatchway cancel` or `hatchway release --now` first, and forget it when that cannot be confirmed",
             )

@@ -167,6 +167,16 @@ def test_a_cancelled_agent_is_torn_down(hatchway: Hatchway, busy: str) -> None:
     assert hatchway.object("show", busy)["workflow_status"] == "canceled"
 
 
+def test_an_agent_that_nobody_tears_down_is_not_forgotten(hatchway: Hatchway, busy: str) -> None:
+    refused = hatchway("forget", busy, "--json")
+    still_there = busy in hatchway.agents()
+    hatchway("cancel", busy)
+    hatchway.until_gone(busy)
+
+    assert (refused.returncode, still_there) == (1, True)
+    assert json.loads(refused.stderr)["error"] == "not_tearing_down"
+
+
 @pytest.mark.parametrize("verb", ["release", "cancel", "forget"])
 def test_an_agent_that_has_ended_cannot_be_told_anything(hatchway: Hatchway, verb: str) -> None:
     ended = hatchway.provision("quick", "--wait", "closed", job_id=job())
