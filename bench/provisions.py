@@ -170,7 +170,7 @@ class Bench:
         """A bare workflow's spawn is done: the same words are said to it, if it listens."""
         if not workflow_id.startswith(f"{SAME_SHAPE}/"):
             return
-        handle = self._temporal.get_workflow_handle_for(SameShapeWorkflow.run, workflow_id)
+        handle = self._temporal.get_workflow_handle(workflow_id)
 
         async def part() -> None:
             await handle.execute_update(SameShapeWorkflow.adopt, Nothing())
