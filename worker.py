@@ -264,11 +264,15 @@ class Fleet:
                 await asyncio.sleep(RECONCILE_EVERY)
             else:
                 here = self._on_host.setdefault(backend.host_id, {})
-                if scaler.type in here:
+                if scaler.type in here and self._settings.host_id:
                     raise WorkerRefused(
                         f"two container engines under one host id, {backend.host_id}: start a worker for each, "
                         "or leave --host-id out so that each engine's own id is used"
                     )
+                if scaler.type in here:  # one engine under two names: its own id says so
+                    await backend.close()
+                    self._backends[key] = here[scaler.type]
+                    return
                 here[scaler.type] = self._backends[key] = backend
                 self._watches[key] = asyncio.create_task(HostWatch([backend], self._compute_exited).run())
 

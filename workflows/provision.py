@@ -236,7 +236,8 @@ class ProvisionWorkflow:
 
     async def _tear_down(self) -> ProvisionOutcome:
         """Close, destroy, decide, release; then end with the outcome."""
-        self._enter(S.TEARING_DOWN, "the backend to confirm that the compute is gone")
+        as_expected = self._end() is EndReason.COMPLETED
+        self._enter(S.TEARING_DOWN, "the backend to confirm that the compute is gone", upsert=not as_expected)
         self._say(self._waiting_for, endings.trouble(self._end(), self._seen, self._slot))
         closed = await through_cancel(
             store(
@@ -527,7 +528,7 @@ class ProvisionWorkflow:
         workflow.set_current_details(page.render_end(self.status(), workflow.now(), end, error, todo))
 
     def _upsert(self) -> None:
-        """Costs an action each, so only where people filter."""
+        """Costs an action each, so only where people filter; for a teardown, only when it is no completion's."""
         keys = [
             search_attributes.STATE.value_set(self._stages.state.value),
             search_attributes.AGENT_ID.value_set(self._agent_id),
@@ -536,6 +537,8 @@ class ProvisionWorkflow:
             keys.append(search_attributes.SCALER.value_set(self._slot.scaler))
         if self.request.run_id:
             keys.append(search_attributes.RUN_ID.value_set(self.request.run_id))
+        if self._stages.state is S.TEARING_DOWN:
+            keys.append(search_attributes.REASON.value_set(self._end().value))
         workflow.upsert_search_attributes(keys)
 
     def _reserve_input(self, gives_up_at: datetime, patient: bool) -> ReserveInput:

@@ -227,6 +227,16 @@ async def test_a_stuck_teardown_names_the_host_the_error_and_the_way_out(lab: La
     await lab.nothing_left()
 
 
+async def test_a_teardown_that_is_no_completions_is_found_by_its_reason(lab: Lab) -> None:
+    started = await AT["tearing-down"](lab)
+
+    await _found(lab, 'HatchwayReason = "compute-exited" AND HatchwayState = "tearing-down"', started.workflow_id)
+
+    await let_go(lab, started)
+    await lab.failure(started)
+    await lab.nothing_left()
+
+
 @pytest.mark.parametrize("state", ["queued", "awaiting-adoption", "active"])
 async def test_a_provision_is_found_by_what_people_filter_by(lab: Lab, state: str) -> None:
     started = await AT[state](lab)

@@ -102,6 +102,16 @@ async def test_without_the_admission_lock_the_cap_is_broken(dsn: str) -> None:
         await db.fetch_all(
             "create or replace function hatchway_lock() returns void language plpgsql as $$ begin return; end $$"
         )
+        # A moment between looking and taking, so that it does not hang on luck whether two of them meet there.
+        await db.fetch_all(
+            """
+            create function linger() returns trigger language plpgsql as
+            $$ begin perform pg_sleep(0.02); return new; end $$
+            """
+        )
+        await db.fetch_all(
+            "create trigger linger before insert on scaler_spawning_agents for each row execute function linger()"
+        )
 
         assert await admitted(dsn, [SCALER]) > CAP
 
