@@ -15,7 +15,7 @@ import asyncio
 import getpass
 import re
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -70,7 +70,7 @@ class ProvisionFailed(HatchwayError):
 
 @dataclass(frozen=True)
 class Started:
-    """A provision that runs, or has run: `joined` when this call did not start it."""
+    """A provision that runs, or has run: `joined` when the job had been served before, by this closed run."""
 
     workflow_id: str
     run_id: str
@@ -143,6 +143,8 @@ class HatchwayClient:
                 raise
         else:
             return spec
+        if moved := await self._reset_to(started):
+            return await self.wait_adopted(moved)
         outcome = await self.outcome(started)  # raises what a provision that served nobody ended with
         raise ProvisionFailed(
             f"the provision is over already: {outcome.end_reason.value}, its job {outcome.result.value}",
@@ -156,8 +158,17 @@ class HatchwayClient:
                 started.workflow_id, run_id=started.run_id, result_type=ProvisionOutcome
             ).result()
         except WorkflowFailureError as e:
+            if isinstance(e.cause, TerminatedError) and (moved := await self._reset_to(started)):
+                return await self.outcome(moved)
             raise _failed(e.cause) from None
         return outcome
+
+    async def _reset_to(self, started: Started) -> Started | None:
+        """The run that goes on with this agent after a reset, which terminates the run before it."""
+        latest = await self.temporal.get_workflow_handle(started.workflow_id).describe(rpc_timeout=RPC_LIMIT)
+        if latest.run_id == started.run_id or agent_id_of(latest.raw_description) != started.agent_id:
+            return None
+        return replace(started, run_id=latest.run_id)
 
     async def status(self, workflow_id: str) -> ProvisionStatus:
         """What it is doing, since when, for whom it waits."""

@@ -25,7 +25,8 @@ class Evidence:
     stage_end: EndReason | None = None
     """What the current stage ended with by itself: a deadline, a failed spawn, refused credentials."""
     stage_error: str | None = None
-    forgotten: bool = False
+    forgotten_by: str | None = None
+    """An operator's word that the compute is gone."""
 
     def facts(self) -> Facts:
         return Facts(

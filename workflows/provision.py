@@ -321,10 +321,10 @@ class ProvisionWorkflow:
             self._wire_reason(),
             number=1,
             limit=FIRST_ROUND + self.slot.stop_grace,
-            forgotten=lambda: self._seen.forgotten,
+            forgotten=lambda: self._seen.forgotten_by is not None,
         )
         if taken.torn is None:
-            if not self._seen.forgotten:
+            if not self._seen.forgotten_by:
                 self._say(f"TeardownWorkflow teardown/{self._agent_id}, which goes on trying", taken.error)
             return TeardownState.PENDING
         self._seen.record_completion(taken.torn.completion)
@@ -332,7 +332,7 @@ class ProvisionWorkflow:
 
     async def _decide_and_release(self, facts: TeardownFacts | None, teardown: TeardownState) -> EndReason:
         """The outcome, from every fact, written down once; then the slot is free, or handed over while it is not."""
-        pending = teardown is TeardownState.PENDING and not self._seen.forgotten
+        pending = teardown is TeardownState.PENDING and not self._seen.forgotten_by
         if teardown is TeardownState.PENDING:
             answer = await store(
                 SlotActivities.completion, AgentInput(agent_id=self._agent_id), summary="look for a completion"
@@ -352,7 +352,7 @@ class ProvisionWorkflow:
     async def _hand_over(self, facts: TeardownFacts, end: EndReason) -> None:
         self._handed_over = True
         try:
-            await workflow.start_child_workflow(
+            teardown = await workflow.start_child_workflow(
                 TeardownWorkflow.run,
                 TeardownRequest(agent_id=self._agent_id, facts=facts, reason=self._wire_reason(), end_reason=end),
                 id=f"teardown/{self._agent_id}",
@@ -361,6 +361,11 @@ class ProvisionWorkflow:
             )
         except WorkflowAlreadyStartedError:
             workflow.logger.info("teardown/%s is already under way", self._agent_id)
+            return
+        if self._seen.forgotten_by:  # said while it was being started, when only we could hear it
+            await teardown.signal(
+                TeardownWorkflow.forget_compute, ForgetRequest(agent_id=self._agent_id, by=self._seen.forgotten_by)
+            )
 
     async def _leave_line(self, end: EndReason, refused: ApplicationError | None = None) -> BaseException:
         """Give the place in the line back, and answer what to end with."""
@@ -450,7 +455,7 @@ class ProvisionWorkflow:
             workflow.logger.warning("%s is not forgotten: nobody has begun to destroy it", self._agent_id)
         elif forget:
             workflow.logger.warning("the compute of %s is forgotten, by %s", self._agent_id, forget.by)
-            self._seen.forgotten = True
+            self._seen.forgotten_by = forget.by
 
     @workflow.query(description="What it is doing, since when, for whom it waits, and what one can do.")
     def status(self, *_request: Any) -> ProvisionStatus:

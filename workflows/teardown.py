@@ -25,7 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from hatchway import search_attributes
     from hatchway.model import ForgetRequest, ProvisionState, TeardownOutcome, TeardownRequest, TeardownState
     from workflows.page import code, render_teardown, render_torn_down
-    from workflows.requests import addressed, parse
+    from workflows.requests import addressed, parse, refuse_timeouts
     from workflows.rounds import tear_down_round
     from workflows.steps import FIRST_ROUND, LATER_ROUND, store, through_cancel
 
@@ -40,6 +40,7 @@ class TeardownWorkflow:
     @workflow.run
     async def run(self, *request: Any) -> TeardownOutcome:
         """Tear down one agent. `request` is a TeardownRequest. Does not end before the compute is gone or forgotten."""
+        refuse_timeouts(workflow.info())
         teardown = parse(TeardownRequest, request)
         self._agent_id = teardown.agent_id
         return await through_cancel(self._tear_down(teardown))

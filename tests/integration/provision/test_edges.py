@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from itertools import permutations
 
 import pytest
-from temporalio.client import WorkflowExecutionStatus, WorkflowUpdateFailedError
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowUpdateFailedError
 
 from hatchway.client import ProvisionFailed
 from hatchway.errors import ErrorType, PermanentSpawnError, SpawnCode, TransientSpawnError
@@ -505,16 +506,18 @@ async def test_a_terminated_provision_whose_agent_is_at_work_keeps_the_job(lab: 
     assert list(lab.cloud.live) == [first.agent_id]
 
 
-async def test_a_workflow_timeout_on_the_start_is_refused(lab: Lab) -> None:
-    from datetime import timedelta
-
+@pytest.mark.parametrize("kind", ["ProvisionWorkflow", "TeardownWorkflow"])
+async def test_a_workflow_timeout_on_the_start_is_refused(lab: Lab, kind: str) -> None:
     handle = await lab.temporal.start_workflow(
-        "ProvisionWorkflow", {"labels": ["linux"]}, id="timed", task_queue="hatchway", run_timeout=timedelta(hours=1)
+        kind, {"labels": ["linux"]}, id="timed", task_queue="hatchway", run_timeout=timedelta(hours=1)
     )
 
     description = await until(lambda: _closed(handle))
 
     assert description.status is WorkflowExecutionStatus.FAILED
+    with pytest.raises(WorkflowFailureError) as failed:
+        await handle.result()
+    assert "a run timeout" in str(failed.value.cause)
     assert lab.cloud.log == []
 
 

@@ -58,6 +58,22 @@ async def test_a_reset_goes_on_with_the_same_agent(lab: Lab, state: str, to_star
     await lab.nothing_left()
 
 
+async def test_whoever_waits_for_a_provision_goes_on_waiting_after_a_reset(lab: Lab) -> None:
+    started = await AT["awaiting-adoption"](lab)
+    adopted = asyncio.create_task(lab.hatchway.wait_adopted(started))
+    outcome = asyncio.create_task(lab.hatchway.outcome(started))
+    await asyncio.sleep(0.2)
+
+    await lab.reset(started)
+    await lab.reaches(started, S.AWAITING_ADOPTION)
+    await lab.adopt(started)
+
+    assert (await adopted).agent_id == started.agent_id
+    await lab.complete(started)
+    assert (await outcome).agent_id == started.agent_id
+    await lab.nothing_left()
+
+
 async def test_a_reset_of_an_ended_provision_is_refused(lab: Lab) -> None:
     started = await AT["active"](lab)
     await lab.complete(started)
