@@ -1,6 +1,6 @@
 """The closed set of error types, and the exceptions of the domain.
 
-`ErrorType` names the `type` of every Temporal `ApplicationError` that Hatchway raises (CONTRACTS, "Payload models").
+`ErrorType` names the `type` of every Temporal `ApplicationError` that Hatchway raises.
 The exceptions are what the domain raises; the activities translate them. Each says its consequence, not its cause.
 """
 
@@ -54,7 +54,7 @@ class DeclineReason(StrEnum):
 
 
 class SpawnCode(StrEnum):
-    """Why a spawn failed, in the same words for every backend (CONTRACTS)."""
+    """Why a spawn failed, in the same words for every backend."""
 
     IMAGE_NOT_FOUND = "image_not_found"
     AUTH_DENIED = "auth_denied"

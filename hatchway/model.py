@@ -1,4 +1,4 @@
-"""Payload models of workflows, updates, signals and queries (CONTRACTS, "Payload models").
+"""Payload models of workflows, updates, signals and queries.
 
 Every model refuses unknown fields and never quotes its input in an error: an input can hold what must not reach a log.
 Durations come in as seconds or ISO 8601 and go out as seconds. Field names are snake_case, except inside `container`,
@@ -65,7 +65,7 @@ class EndReason(StrEnum):
 
 
 class ScaleDownReason(StrEnum):
-    """Why compute is torn down, in the words of the wire (DESIGN 7)."""
+    """Why compute is torn down, in the words of the wire."""
 
     IDLE = "idle"
     JOB_COMPLETE = "job-complete"
@@ -270,7 +270,7 @@ class TeardownFacts(Payload):
 
 
 class ComputeExit(Payload):
-    """The compute ended by itself. `log_tail` only before adoption: <= 50 lines and 8 KB, redacted (DESIGN 6.1)."""
+    """The compute ended by itself. `log_tail` only before adoption: <= 50 lines and 8 KB, redacted."""
 
     agent_id: str
     exit_code: int | None = None
@@ -313,7 +313,7 @@ class AdoptedSpec(Payload):
 
 
 class ReleaseRequest(Payload):
-    """`now` tears a busy agent down; without it a busy agent finishes its job first (DESIGN 3)."""
+    """`now` tears a busy agent down; without it a busy agent finishes its job first."""
 
     agent_id: str
     reason: EndReason = EndReason.RELEASED

@@ -1,4 +1,4 @@
-"""The names of the task queues, and who polls them (DESIGN 3, "Task queues and hosts")."""
+"""The names of the task queues, and who polls them."""
 
 CONTROL = "hatchway"
 """Workflows, database and light activities. Every worker polls it."""

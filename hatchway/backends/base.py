@@ -1,4 +1,4 @@
-"""The contract of a backend: the one place where compute comes from and goes to (DESIGN 6).
+"""The contract of a backend: the one place where compute comes from and goes to.
 
 `tests/contract/backend.py` is the same contract as tests; every backend passes it.
 """
@@ -25,7 +25,7 @@ class SpawnSpec:
     labels: tuple[str, ...]
     installation_id: str
     env: Mapping[str, str] = field(repr=False)
-    """The agent's whole environment, claim code included (CONTRACTS, "The agent's environment")."""
+    """The agent's whole environment, claim code included, in the order of docs/agents.md."""
     secret_values: frozenset[str] = field(repr=False, default=frozenset())
     """Every secret value that this spawn handled, the claim code included: redacted from any text that leaves."""
     image: str | None = None

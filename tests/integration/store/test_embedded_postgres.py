@@ -124,7 +124,7 @@ def test_an_initdb_that_was_killed_leaves_no_half_made_data(directory: Path) -> 
         assert psycopg.connect(server.dsn()).closed is False
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root drops to another user")
+@pytest.mark.needs("root")
 def test_a_directory_that_the_servers_user_cannot_reach_is_named(directory: Path) -> None:
     closed = directory / "closed"
     closed.mkdir(mode=0o700)

@@ -161,15 +161,15 @@ class Files:
         ("/agent", {"/agent": DIRECTORY | 0o755}, False),
         ("/agent", {"/agent": "/opt/agent", "/opt/agent": 0o755}, True),
         ("/agent", {"/agent": "/opt/agent"}, False),
-        ("./agent", {"/work/./agent": 0o755}, True),
+        ("./agent", {"/srv/./agent": 0o755}, True),
         ("agent", {"/usr/bin/agent": 0o755}, True),
-        ("agent", {"/work/agent": 0o755}, False),
+        ("agent", {"/srv/agent": 0o755}, False),
         ("agent", {"/bin/agent": 0o644, "/usr/bin/agent": 0o755}, True),
         ("agent", {"/bin/agent": DIRECTORY | 0o755}, False),
     ],
 )
 def test_an_entrypoint_is_looked_up_as_the_kernel_would(argv0: str, files: dict[str, int | str], runs: bool) -> None:
-    image = Image("sha256:a", "amd64", (argv0, "--flag"), "/bin:/usr/bin", "/work", ())
+    image = Image("sha256:a", "amd64", (argv0, "--flag"), "/bin:/usr/bin", "/srv", ())
 
     if runs:
         check_entry(Files(files), "c", image, make_spec())

@@ -21,4 +21,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("migrations go forward only: restore a backup to go back")
+    raise RuntimeError("migrations go forward only: restore a backup to go back")
