@@ -90,8 +90,9 @@ def become_agent(order: dict[str, Any], go: int, output: int, complaint: int) ->
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
-        for name in (signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP):
-            signal.signal(name, signal.SIG_DFL)
+        # Whatever the worker was started with: a shell's background job ignores SIGINT and SIGQUIT, for one.
+        for inherited in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(inherited, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         if not os.read(go, 1):
             os._exit(1)
