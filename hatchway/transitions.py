@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hatchway.errors import ErrorType
-from hatchway.model import EndReason, JobResult, ProvisionState, ScaleDownReason
+from hatchway.model import EndReason, ProvisionState, ScaleDownReason
 
 S = ProvisionState
 
@@ -35,9 +35,8 @@ class Facts:
     """What is known about a provision when its outcome is decided. Order of arrival plays no part."""
 
     adopted: bool = False
-    completion: JobResult | None = None
     completed: bool = False
-    """A completion was signalled or is recorded; `completion` says its result where the store had it."""
+    """A completion was signalled or is recorded."""
     cancelled: bool = False
     exited: bool = False
     condemned: EndReason | None = None

@@ -32,7 +32,6 @@ class Evidence:
         return Facts(
             adopted=bool(self.adopted_by),
             completed=self.completed,
-            completion=self.completion.result if self.completion else None,
             cancelled=cancelled(),
             exited=self.exit is not None,
             condemned=self.condemned,

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from hatchway.errors import ErrorType
-from hatchway.model import EndReason, JobResult, ProvisionState, ScaleDownReason
+from hatchway.model import EndReason, ProvisionState, ScaleDownReason
 from hatchway.transitions import (
     ADOPTABLE,
     BENIGN,
@@ -71,7 +71,7 @@ def test_an_agent_is_adopted_from_the_spawn_call_on_and_never_in_a_teardown() ->
 # ── the outcome ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 RANKED: list[tuple[dict[str, object], EndReason]] = [
-    ({"completed": True, "completion": JobResult.SUCCEEDED, "adopted": True}, EndReason.COMPLETED),
+    ({"completed": True, "adopted": True}, EndReason.COMPLETED),
     ({"cancelled": True}, EndReason.CANCELLED),
     ({"exited": True}, EndReason.COMPUTE_EXITED),
     ({"condemned": EndReason.HEARTBEAT_TIMEOUT}, EndReason.HEARTBEAT_TIMEOUT),

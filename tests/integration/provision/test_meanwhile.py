@@ -45,6 +45,7 @@ async def test_a_cancel_while_the_reserve_waits_for_the_lock_holds_nothing(
         # Within the first try the reserve is part of the workflow task: a cancel is heard only after it, when the spawn
         # has been asked for already, and calls that off.
         assert lab.cloud.log == []
+    assert lab.cloud.created(started.agent_id) <= 1
     await lab.nothing_left()
 
 
