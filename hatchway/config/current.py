@@ -10,7 +10,7 @@ from hatchway.config.schema import Config
 from hatchway.config.versions import capacities, from_stored, to_stored
 from hatchway.errors import ConfigError
 from hatchway.secrets.resolver import SecretResolver
-from hatchway.store.config_versions import Applied, Capacity, ConfigVersions
+from hatchway.store.config_versions import Applied, ConfigVersions
 from hatchway.store.rows import SpawnRow
 
 FRESH_FOR_SECONDS = 1.0
@@ -70,7 +70,5 @@ async def apply(
         by=by,
         note=note,
         expected_version=expected_version,
-        capacities=[
-            Capacity(scope=cap.scope, scaler=cap.scaler_name, max_agents=cap.max_agents) for cap in capacities(config)
-        ],
+        capacities=capacities(config),
     )

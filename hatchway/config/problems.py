@@ -16,12 +16,14 @@ from pydantic_core import ErrorDetails
 from hatchway.config.document import Path_, spell
 from hatchway.config.schema import Config
 
-NOT_BUILT_KEYS = frozenset(
-    {
-        "globalResourceCap", "machinePools", "machinePool", "resourceCap", "warmPool", "provisioningTargets",
-        "useHostDockerConfig", "firecracker", "networkPolicy", "enforceCgroups",
-    }
-)  # fmt: skip
+_NOT_BUILT = "is not supported yet; remove it, since ignoring it would not do what it says"
+NOT_BUILT_KEYS = {
+    "provisioningTargets": "belongs to scalers of the type event, which are not built yet; remove it",
+    "useHostDockerConfig": _NOT_BUILT,
+    "firecracker": _NOT_BUILT,
+    "networkPolicy": _NOT_BUILT,
+    "enforceCgroups": _NOT_BUILT,
+}
 """Keys that operators of KiCI know, and that this release refuses rather than ignores."""
 
 _PATTERNS = {
@@ -102,7 +104,7 @@ def _alternatives(expected: str) -> str:
 def _unknown_key(path: Path_) -> str:
     key, known = str(path[-1]), _keys_at(path[:-1])
     if key in NOT_BUILT_KEYS:
-        return "is not supported yet; remove it, since ignoring it would not do what it says"
+        return NOT_BUILT_KEYS[key]
     close = difflib.get_close_matches(key.lower(), [name.lower() for name in known], n=1, cutoff=0.7)
     if close:
         meant = next(name for name in known if name.lower() == close[0])

@@ -7,14 +7,30 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 from pydantic.alias_generators import to_camel
 
 from hatchway.model import EnvValue, Label, ResourceRequest, SecretRef
+from hatchway.quantities import cap_bytes, cap_mcpu
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+
+
+DAY_SECONDS = 86_400
+
+
+def _whole(value: Any) -> Any:
+    # A bool is an int to Python: `maxAgents: true` would be a cap of one.
+    if isinstance(value, bool):
+        raise ValueError("must be a whole number")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Agents = Annotated[Whole, Field(ge=0, le=1_000_000)]
+Seconds = Annotated[Whole, Field(ge=1, le=86_400)]
 
 
 class ConfigModel(BaseModel):
@@ -33,6 +49,95 @@ class PullPolicy(StrEnum):
     IF_NOT_PRESENT = "IfNotPresent"
     ALWAYS = "Always"
     NEVER = "Never"
+
+
+def _cap_of_cpus(amount: Any) -> Any:
+    if isinstance(amount, int | float | str):
+        cap_mcpu(amount)
+    return amount
+
+
+def _cap_of_memory(amount: Any) -> Any:
+    if isinstance(amount, int | float | str):
+        cap_bytes(amount)
+    return amount
+
+
+class ResourceCap(ConfigModel):
+    """What agents may reserve together. Left out: no cap on that kind."""
+
+    cpus: Annotated[float | str | None, BeforeValidator(_cap_of_cpus)] = None
+    memory: Annotated[int | str | None, BeforeValidator(_cap_of_memory)] = None
+
+    @property
+    def max_mcpu(self) -> int | None:
+        return None if self.cpus is None else cap_mcpu(self.cpus)
+
+    @property
+    def max_mem_bytes(self) -> int | None:
+        return None if self.memory is None else cap_bytes(self.memory)
+
+    @model_validator(mode="after")
+    def _caps_something(self) -> Self:
+        if self.cpus is None and self.memory is None:
+            raise ValueError("caps nothing: say `cpus`, `memory` or both")
+        return self
+
+
+class MachinePool(ResourceCap):
+    """Machines that several scalers share: their agents together stay under these caps."""
+
+    name: Name
+    max_agents: Agents | None = None
+
+    @model_validator(mode="after")
+    def _caps_something(self) -> Self:
+        if self.max_agents is None and self.cpus is None and self.memory is None:
+            raise ValueError("caps nothing: say `maxAgents`, `cpus`, `memory` or several of them")
+        return self
+
+
+class WarmPool(ConfigModel):
+    """Agents that are started ahead of the jobs."""
+
+    size: Annotated[Whole, Field(ge=0, le=10_000)]
+    """How many stand ready, cluster-wide. 0 lets go of those that stand."""
+    idle_timeout_seconds: Annotated[Whole, Field(ge=1, le=604_800)] = 900
+    """After it, an agent beyond `size` is released; the oldest first."""
+    labels: list[Label] | None = None
+    """The labels of the label set that they are made of. Needed where the scaler has several."""
+
+    @property
+    def idle_timeout(self) -> timedelta:
+        return timedelta(seconds=self.idle_timeout_seconds)
+
+
+class Backoff(ConfigModel):
+    """How long a scaler whose spawns fail is left alone: `base`, doubled with each further failure, up to `max`."""
+
+    base_seconds: Seconds = 30
+    max_seconds: Seconds = 900
+
+    @property
+    def base(self) -> timedelta:
+        return timedelta(seconds=self.base_seconds)
+
+    @property
+    def max(self) -> timedelta:
+        return timedelta(seconds=self.max_seconds)
+
+
+class Reaper(ConfigModel):
+    """After how long a silence means that something is gone, and how long what ended is remembered."""
+
+    agent_timeout_seconds: Seconds = 90
+    instance_timeout_seconds: Seconds = 45
+    flap_grace_seconds: Seconds = 120
+    stranded_timeout_seconds: Seconds = 1800
+    reattempt_seconds: Seconds = 600
+    claim_retention_seconds: Annotated[Whole, Field(ge=60, le=31_536_000)] = 3600
+    outcome_retention_seconds: Annotated[Whole, Field(ge=60, le=31_536_000)] | None = None
+    """Unset: a day, or twice the longest spawn timeout where that is more."""
 
 
 class RegistryAuthConfig(ConfigModel):
@@ -73,8 +178,13 @@ class Scaler(ConfigModel):
 
     name: Name
     type: ScalerType
-    max_agents: Annotated[int, Field(ge=0, le=1_000_000)]
-    max_concurrent_spawns: Annotated[int, Field(ge=1, le=1000)] = 8
+    max_agents: Agents
+    resource_cap: ResourceCap | None = None
+    """What this scaler's agents may reserve together."""
+    machine_pool: Name | None = None
+    """The pool of `machinePools` that this scaler's agents count in too."""
+    warm_pool: WarmPool | None = None
+    max_concurrent_spawns: Annotated[Whole, Field(ge=1, le=1000)] = 8
     label_sets: Annotated[list[LabelSet], Field(min_length=1)]
     orchestrator_url: str | None = None
     mandatory_labels: list[Label] = []
@@ -87,16 +197,28 @@ class Scaler(ConfigModel):
     network_isolation: bool = True
     allow_job_image: bool = False
     registry_auth: list[RegistryAuthConfig] = []
-    claim_ttl_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
-    agent_token_ttl_seconds: Annotated[int, Field(ge=1, le=86_400)] = 600
-    spawn_timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
-    adoption_timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
-    max_lifetime_seconds: Annotated[int, Field(ge=1, le=604_800)] | None = None
-    stop_grace_seconds: Annotated[int, Field(ge=0, le=600)] = 30
+    claim_ttl_seconds: Seconds = 300
+    agent_token_ttl_seconds: Seconds = 600
+    spawn_timeout_seconds: Seconds = 300
+    adoption_timeout_seconds: Seconds = 300
+    max_lifetime_seconds: Annotated[Whole, Field(ge=1, le=604_800)] | None = None
+    stop_grace_seconds: Annotated[Whole, Field(ge=0, le=600)] = 30
 
     @property
     def stop_grace(self) -> timedelta:
         return timedelta(seconds=self.stop_grace_seconds)
+
+    @property
+    def warm_label_set(self) -> LabelSet | None:
+        """The label set that warm agents are made of. None: no warm pool, or (only before the checks) no one set."""
+        if self.warm_pool is None:
+            return None
+        wanted = self.warm_pool.labels
+        if wanted is None:
+            return self.label_sets[0] if len(self.label_sets) == 1 else None
+        named = {label.lower() for label in wanted}
+        same = [one for one in self.label_sets if {label.lower() for label in one.labels} == named]
+        return same[0] if len(same) == 1 else None
 
 
 class FileContext(ConfigModel):
@@ -138,10 +260,25 @@ class Config(ConfigModel):
     """The whole file."""
 
     version: Literal[1]
-    global_max_agents: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    global_max_agents: Agents | None = None
+    global_resource_cap: ResourceCap | None = None
+    machine_pools: list[MachinePool] = []
     defaults: Defaults = Defaults()
+    backoff: Backoff = Backoff()
+    reaper: Reaper = Reaper()
     secrets: SecretsConfig = SecretsConfig()
     scalers: Annotated[list[Scaler], Field(min_length=1)]
 
     def scaler(self, name: str) -> Scaler | None:
         return next((s for s in self.scalers if s.name == name), None)
+
+    def machine_pool(self, name: str) -> MachinePool | None:
+        return next((pool for pool in self.machine_pools if pool.name == name), None)
+
+    @property
+    def outcome_retention(self) -> timedelta:
+        """How long it is remembered how an agent ended: so long is a job that was served not served again."""
+        seconds = self.reaper.outcome_retention_seconds
+        if seconds is None:
+            seconds = max(DAY_SECONDS, *(2 * scaler.spawn_timeout_seconds for scaler in self.scalers))
+        return timedelta(seconds=seconds)

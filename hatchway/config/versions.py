@@ -5,20 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from hatchway.config.problems import sentences
-from hatchway.config.schema import Config
+from hatchway.config.schema import Config, ResourceCap
 from hatchway.errors import ConfigError
+from hatchway.store.config_versions import Capacity
 
 GLOBAL_SCOPE = "global"
 
 
-def scaler_scope(name: str) -> str:
-    return f"scaler:{name}"
+def pool_scope(name: str) -> str:
+    return f"pool:{name}"
 
 
 @dataclass(frozen=True)
@@ -27,15 +28,6 @@ class StoredConfig:
 
     content: dict[str, Any] = field(repr=False)
     sha256: str
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """One cap. `scope` is `global` or `scaler:<name>`; `max_agents` None is no cap; `scaler_name` None for `global`."""
-
-    scope: str
-    scaler_name: str | None
-    max_agents: int | None
 
 
 def to_stored(config: Config) -> StoredConfig:
@@ -65,8 +57,15 @@ def canonical_json(content: Mapping[str, Any]) -> str:
 
 
 def capacities(config: Config) -> list[Capacity]:
-    """Every cap that this configuration sets, the global one first, then scaler by scaler in the order of the file."""
+    """Every cap that this configuration sets: the global one, then the pools, then the scalers as the file has them."""
     return [
-        Capacity(GLOBAL_SCOPE, None, config.global_max_agents),
-        *(Capacity(scaler_scope(scaler.name), scaler.name, scaler.max_agents) for scaler in config.scalers),
+        _capped(Capacity(GLOBAL_SCOPE, max_agents=config.global_max_agents), config.global_resource_cap),
+        *(_capped(Capacity(pool_scope(p.name), max_agents=p.max_agents), p) for p in config.machine_pools),
+        *(_capped(Capacity.of_scaler(s.name, s.max_agents, s.machine_pool), s.resource_cap) for s in config.scalers),
     ]
+
+
+def _capped(capacity: Capacity, cap: ResourceCap | None) -> Capacity:
+    if cap is None:
+        return capacity
+    return replace(capacity, max_mcpu=cap.max_mcpu, max_mem_bytes=cap.max_mem_bytes)

@@ -10,8 +10,9 @@ import pytest
 
 from hatchway.config.loading import load
 from hatchway.config.schema import Config
-from hatchway.config.versions import Capacity, canonical_json, capacities, from_stored, to_stored
+from hatchway.config.versions import canonical_json, capacities, from_stored, to_stored
 from hatchway.errors import ConfigError
+from hatchway.store.config_versions import Capacity
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 BASE: dict[str, Any] = {
@@ -70,16 +71,27 @@ def test_content_of_a_newer_release_is_refused_with_what_is_not_understood() -> 
     assert "hunter2" not in str(refused.value)
 
 
-def test_caps_are_the_global_one_and_each_scalers() -> None:
+def test_caps_are_the_global_one_each_pools_and_each_scalers() -> None:
+    scaler = BASE["scalers"][0]
     capped = Config.model_validate(
         {
             **BASE,
             "globalMaxAgents": 3,
-            "scalers": [*BASE["scalers"], {**BASE["scalers"][0], "name": "n", "maxAgents": 0}],
+            "globalResourceCap": {"cpus": 16, "memory": "64g"},
+            "machinePools": [{"name": "rack", "maxAgents": 2, "memory": "8Gi"}, {"name": "attic", "cpus": "1500m"}],
+            "scalers": [
+                {**scaler, "machinePool": "rack"},
+                {**scaler, "name": "n", "maxAgents": 0, "resourceCap": {"memory": "512m"}},
+            ],
         }
     )
 
-    assert capacities(capped) == [
-        Capacity("global", None, 3), Capacity("scaler:m", "m", 4), Capacity("scaler:n", "n", 0),
-    ]  # fmt: skip
-    assert capacities(config())[0] == Capacity("global", None, None)
+    caps = capacities(capped)
+
+    assert caps == [
+        Capacity("global", max_agents=3, max_mcpu=16_000, max_mem_bytes=64 * 2**30),
+        Capacity("pool:rack", max_agents=2, max_mem_bytes=8 * 2**30),
+        Capacity("pool:attic", max_mcpu=1500),
+        Capacity("scaler:m", scaler="m", pool="pool:rack", max_agents=4),
+        Capacity("scaler:n", scaler="n", max_agents=0, max_mem_bytes=512 * 2**20),
+    ]
