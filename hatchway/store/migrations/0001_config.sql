@@ -14,8 +14,21 @@ begin
             having bool_and(parked)) x), '[]');
 end $$;
 
+-- Scalers that would change their type while agents of the old one live, or wait to be made: a retry or a teardown would
+-- be sent to workers that do not have what it needs. p_capacities as below.
+create function hatchway_type_changes(p_capacities jsonb) returns jsonb language sql stable as $$
+  select coalesce(jsonb_agg(to_jsonb(x) order by x.scaler), '[]')
+    from (select c->>'scaler' as scaler, min(used.backend_type) as was, c->>'backend_type' as becomes,
+                 count(*) filter (where not used.waits) as agents, count(*) filter (where used.waits) as waiters
+            from jsonb_array_elements(p_capacities) c
+            join (select scaler_name, backend_type, false as waits from scaler_spawning_agents
+                  union all
+                  select scaler_name, spawn->>'backend_type', true from scaler_waiters) used
+              on used.scaler_name = c->>'scaler' and used.backend_type <> c->>'backend_type'
+           group by c) x $$;
+
 -- args: content, source, by, note, sha256, expected_version (null: whatever it is; 0: there is none yet),
---       capacities [{scope, scaler, pool, max_agents, max_mcpu, max_mem_bytes}]
+--       capacities [{scope, scaler, pool, max_agents, max_mcpu, max_mem_bytes, backend_type}]
 create function hatchway_apply_config(args jsonb) returns jsonb
 language plpgsql set search_path = public, pg_temp as $$
 declare
@@ -26,6 +39,9 @@ begin
   select max(version) into v_current from scaler_config_versions;
   if (args->>'expected_version')::bigint <> coalesce(v_current, 0) then
     return jsonb_build_object('answer', 'conflict', 'current', coalesce(v_current, 0));
+  end if;
+  if hatchway_type_changes(args->'capacities') <> '[]' then
+    return jsonb_build_object('answer', 'type-changed', 'scalers', hatchway_type_changes(args->'capacities'));
   end if;
   insert into scaler_config_versions (version, parent, source, content, sha256, applied_by, note)
   values (coalesce(v_current, 0) + 1, v_current, args->>'source', args->'content', args->>'sha256', args->>'by',
