@@ -61,7 +61,10 @@ def capacities(config: Config) -> list[Capacity]:
     return [
         _capped(Capacity(GLOBAL_SCOPE, max_agents=config.global_max_agents), config.global_resource_cap),
         *(_capped(Capacity(pool_scope(p.name), max_agents=p.max_agents), p) for p in config.machine_pools),
-        *(_capped(Capacity.of_scaler(s.name, s.max_agents, s.machine_pool), s.resource_cap) for s in config.scalers),
+        *(
+            _capped(Capacity.of_scaler(s.name, s.max_agents, s.machine_pool, s.type.value), s.resource_cap)
+            for s in config.scalers
+        ),
     ]
 
 

@@ -27,6 +27,33 @@ class ConfigVersionConflict(HatchwayError):
 
 
 @dataclass(frozen=True, slots=True)
+class TypeChange:
+    """A scaler whose type is to become another while agents of the old one live, or wait to be made."""
+
+    scaler: str
+    was: str
+    becomes: str
+    agents: int
+    waiters: int
+
+    def __str__(self) -> str:
+        there = [f"{self.agents} agents"] if self.agents else []
+        there += [f"{self.waiters} waiting jobs"] if self.waiters else []
+        return (
+            f"scaler {self.scaler} cannot change from {self.was} to {self.becomes} while it has {' and '.join(there)}: "
+            "give the new one another name, or take the old one out, apply, and try again when its agents have gone"
+        )
+
+
+class ScalerTypeInUse(HatchwayError):
+    """An apply would change the type of scalers that are in use. Nothing was changed."""
+
+    def __init__(self, changes: Iterable[TypeChange]) -> None:
+        self.changes = list(changes)
+        super().__init__("; ".join(map(str, self.changes)))
+
+
+@dataclass(frozen=True, slots=True)
 class Capacity:
     """The caps of one scope. None = no cap."""
 
@@ -39,14 +66,38 @@ class Capacity:
     max_agents: int | None = None
     max_mcpu: int | None = None
     max_mem_bytes: int | None = None
+    backend_type: str | None = None
+    """Of a scaler: its type, which must not change while it is in use. None: not looked at."""
 
     @classmethod
     def everything(cls, max_agents: int | None) -> Capacity:
         return cls("global", max_agents=max_agents)
 
     @classmethod
-    def of_scaler(cls, name: str, max_agents: int | None, pool: str | None = None) -> Capacity:
-        return cls(f"scaler:{name}", scaler=name, pool=pool and f"pool:{pool}", max_agents=max_agents)
+    def of_scaler(
+        cls, name: str, max_agents: int | None, pool: str | None = None, backend_type: str | None = None
+    ) -> Capacity:
+        return cls(
+            f"scaler:{name}",
+            scaler=name,
+            pool=pool and f"pool:{pool}",
+            max_agents=max_agents,
+            backend_type=backend_type,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeUse:
+    """What counts in one scope now, and whether it takes more."""
+
+    scope: str
+    scaler: str | None
+    agents: int
+    mcpu: int
+    mem_bytes: int
+    accepting: bool
+    retired: bool
+    """A scaler that left the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +147,21 @@ class ConfigVersions:
         )
         return [ConfigVersion(*row) for row in rows]
 
+    async def use(self) -> dict[str, ScopeUse]:
+        """Every scope that was ever configured, by its name."""
+        rows = await self._db.fetch_all(
+            "select scope, scaler_name, agents, mcpu, mem_bytes, accepting, retired from scaler_capacity order by scope"
+        )
+        return {row[0]: ScopeUse(*row) for row in rows}
+
+    async def type_changes(self, capacities: Iterable[Capacity]) -> list[TypeChange]:
+        """What an apply of these would be refused for, as it stands now."""
+        found = await self._db.fetch_value(
+            "select hatchway_type_changes(%(capacities)s::text::jsonb)",
+            {"capacities": json.dumps([asdict(c) for c in capacities])},
+        )
+        return [TypeChange(**change) for change in found]
+
     async def apply(
         self,
         content: Mapping[str, Any],
@@ -109,7 +175,7 @@ class ConfigVersions:
         """Make this the cluster's config and its caps the caps, all or nothing, under the admission lock.
 
         `capacities` are all scopes; a scaler that is not among them takes no new work. `expected_version` None takes
-        whatever is there, 0 only an empty cluster. Raises ConfigVersionConflict.
+        whatever is there, 0 only an empty cluster. Raises ConfigVersionConflict and ScalerTypeInUse.
         """
         answer = await self._db.call(
             "hatchway_apply_config",
@@ -126,6 +192,8 @@ class ConfigVersions:
         )
         if answer["answer"] == "conflict":
             raise ConfigVersionConflict(expected_version or 0, answer["current"])
+        if answer["answer"] == "type-changed":
+            raise ScalerTypeInUse(TypeChange(**change) for change in answer["scalers"])
         return Applied(answer["version"], wakes(answer["wake"]))
 
 

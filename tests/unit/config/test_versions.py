@@ -92,6 +92,6 @@ def test_caps_are_the_global_one_each_pools_and_each_scalers() -> None:
         Capacity("global", max_agents=3, max_mcpu=16_000, max_mem_bytes=64 * 2**30),
         Capacity("pool:rack", max_agents=2, max_mem_bytes=8 * 2**30),
         Capacity("pool:attic", max_mcpu=1500),
-        Capacity("scaler:m", scaler="m", pool="pool:rack", max_agents=4),
-        Capacity("scaler:n", scaler="n", max_agents=0, max_mem_bytes=512 * 2**20),
+        Capacity("scaler:m", scaler="m", pool="pool:rack", max_agents=4, backend_type="bare-metal"),
+        Capacity("scaler:n", scaler="n", max_agents=0, max_mem_bytes=512 * 2**20, backend_type="bare-metal"),
     ]
