@@ -47,18 +47,19 @@ def injected(scaler: Scaler, default_platform: str, agent_id: str | None = None)
     return fold_all(labels)
 
 
-def gates(scaler: Scaler, label_set: LabelSet) -> frozenset[str]:
+def gates(scaler: Scaler, label_set: LabelSet, default_platform: str = "linux/amd64") -> frozenset[str]:
     """The labels that a job must carry to be let in to this set.
 
     They are the scaler's mandatory labels, and for a platform other than Linux the label that names it: the set's own
     plain one where it declares one (`windows`), else `kici:os:<os>`. A job that says nothing about its platform means
-    Linux, and must not land on a Windows machine because that one was free.
+    Linux, and must not land on a Windows machine because that one was free. `default_platform` is the host's, for a
+    scaler that declares none.
     """
     mandatory = fold_all(scaler.mandatory_labels)
     legacy = fold_all(label_set.labels) & LEGACY_PLATFORM_LABELS
     if legacy:
         return mandatory | legacy
-    system = fold(scaler.platform or "linux").partition("/")[0]
+    system = fold(scaler.platform or default_platform).partition("/")[0]
     return mandatory if system == "linux" else mandatory | {f"kici:os:{system}"}
 
 

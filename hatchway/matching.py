@@ -104,7 +104,10 @@ def _objections(
     refused_here = fold_all(label_set.exclude_labels)
     return [
         *(f"has no label {label}" for label in sorted(wanted.labels - has)),
-        *(f"the job lacks gate label {label}" for label in sorted(gates(scaler, label_set) - wanted.labels)),
+        *(
+            f"the job lacks gate label {label}"
+            for label in sorted(gates(scaler, label_set, default_platform) - wanted.labels)
+        ),
         *(f"the job excludes {label}" for label in sorted(wanted.excluded & has)),
         *(f"takes no job with {label}" for label in sorted(refused_here & wanted.labels)),
     ]

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hatchway.agent_env import AGENT_COMMAND, agent_command_objection, label_set_objection
 from hatchway.config.backend_checks import check_backend
+from hatchway.config.capacity_checks import Surroundings, check_capacity, check_pools, check_windows
 from hatchway.config.document import Path_
 from hatchway.config.schema import Config, LabelSet, Scaler, SecretsConfig
 from hatchway.errors import InvalidReference, SecretError
@@ -22,11 +23,15 @@ Problem = tuple[Path_, str]
 
 def check_config(config: Config) -> Iterator[Problem]:
     """Every check, over a whole configuration; paths are from its top. For content that stands in no file."""
+    scalers = list(enumerate(config.scalers))
+    surroundings = Surroundings.of(config)
     yield from check_secrets(config.secrets)
-    for index, scaler in enumerate(config.scalers):
-        for path, message in check_scaler(scaler, config.secrets):
+    yield from check_pools(list(enumerate(config.machine_pools)))
+    yield from check_windows(config.backoff, config.reaper, scalers)
+    for index, scaler in scalers:
+        for path, message in (*check_scaler(scaler, config.secrets), *check_capacity(scaler, surroundings)):
             yield ("scalers", index, *path), message
-    yield from check_together(list(enumerate(config.scalers)))
+    yield from check_together(scalers)
 
 
 def check_scaler(scaler: Scaler, secrets: SecretsConfig | None) -> Iterator[Problem]:

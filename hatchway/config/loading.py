@@ -9,11 +9,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from hatchway.config.backend_checks import NOT_BUILT_TYPES
+from hatchway.config.capacity_checks import Surroundings, check_capacity, check_pools, check_windows
 from hatchway.config.checks import check_scaler, check_secrets, check_together
 from hatchway.config.document import Document, Finding, Path_, Plain, read_document
-from hatchway.config.partial import readable_scaler, readable_secrets
+from hatchway.config.partial import readable, readable_pools, readable_scaler, readable_secrets
 from hatchway.config.problems import problems
-from hatchway.config.schema import Config
+from hatchway.config.schema import Backoff, Config, Defaults, Reaper, ResourceCap
 from hatchway.errors import ConfigError
 
 SCALERS_DIRECTORY = "scalers.d"
@@ -119,15 +120,23 @@ def _check(data: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
     # A reference to a context that is there and cannot be read is not one to an unknown context.
     known = secrets if secrets is not None and _contexts(data) <= secrets.contexts.keys() else None
     raw = data.get("scalers")
-    readable = [
+    readable_scalers = [
         (index, scaler)
         for index, entry in enumerate(raw if isinstance(raw, list) else [])
         if (scaler := readable_scaler(entry, index)) is not None
     ]
-    for index, scaler in readable:
-        for path, message in check_scaler(scaler, known):
+    pools, named = readable_pools(data.get("machinePools"))
+    yield from check_pools(pools)
+    yield from check_windows(
+        readable(Backoff, data.get("backoff", {})), readable(Reaper, data.get("reaper", {})), readable_scalers
+    )
+    surroundings = Surroundings(
+        named, readable(Defaults, data.get("defaults", {})), readable(ResourceCap, data.get("globalResourceCap"))
+    )
+    for index, scaler in readable_scalers:
+        for path, message in (*check_scaler(scaler, known), *check_capacity(scaler, surroundings)):
             yield ("scalers", index, *path), message
-    yield from check_together(readable)
+    yield from check_together(readable_scalers)
 
 
 def _contexts(data: dict[str, Any]) -> set[str]:

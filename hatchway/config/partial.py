@@ -6,13 +6,13 @@ made here is ever used as a configuration.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from hatchway.config.document import Path_
 from hatchway.config.problems import ABSENT, problems, value_at
-from hatchway.config.schema import Scaler, SecretsConfig
+from hatchway.config.schema import MachinePool, Scaler, SecretsConfig
 
 _ROUNDS = 5
 """Leaving a key out can make what held it incomplete: one round for each level, and no section has more than four."""
@@ -26,6 +26,31 @@ def readable_secrets(data: Any) -> SecretsConfig | None:
         except ValidationError as e:
             data = _without(data, [path for path, _ in problems(e, data)])
     return None
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def readable(model: type[M], data: Any) -> M | None:
+    """A section as a whole; None when anything in it cannot be read. For what others are only measured against."""
+    try:
+        return model.model_validate(data, by_alias=True, by_name=False)
+    except ValidationError:
+        return None
+
+
+def readable_pools(data: Any) -> tuple[list[tuple[int, MachinePool]], dict[str, MachinePool | None]]:
+    """The machine pools that can be read, with their index; and all that have a name, None for those that cannot."""
+    found: list[tuple[int, MachinePool]] = []
+    named: dict[str, MachinePool | None] = {}
+    for index, entry in enumerate(data if isinstance(data, list) else []):
+        pool = readable(MachinePool, entry)
+        if pool is not None:
+            found.append((index, pool))
+            named.setdefault(pool.name, pool)
+        elif isinstance(entry, dict) and isinstance(entry.get("name"), str):
+            named[entry["name"]] = None
+    return found, named
 
 
 def readable_scaler(data: Any, index: int) -> Scaler | None:
