@@ -100,3 +100,16 @@ def _text(amount: float | str) -> str:
         # repr is the shortest text that gives this float back, so 0.1 stays 0.1; NaN, inf and 1e300 match nothing.
         return repr(amount)
     return str(amount)
+
+
+def say_cpus(mcpu: int) -> str:
+    """Millicpu as people write CPUs: 1500 is `1.5`. `parse_cpus` gives the same back."""
+    return f"{Decimal(mcpu) / 1000:f}"
+
+
+def say_memory(size: int) -> str:
+    """Bytes in the largest unit that divides them: 2**30 is `1Gi`. `parse_memory` gives the same back."""
+    for unit in ("Gi", "Mi", "Ki"):
+        if size % _UNITS[unit] == 0:
+            return f"{size // _UNITS[unit]}{unit}"
+    return str(size)

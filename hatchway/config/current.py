@@ -40,6 +40,11 @@ class CurrentConfig:
             self._read_at = time.monotonic()
         return self._current, self._known[self._current]
 
+    async def newer_than(self, version: int) -> bool:
+        """Whether another version is in force by now. It is read at once, however fresh the last look is."""
+        self._read_at = -FRESH_FOR_SECONDS
+        return (await self.current())[0] != version
+
     async def version(self, number: int) -> Config:
         """The content of one version: a running provision keeps the one that it was reserved under."""
         if number not in self._known:
