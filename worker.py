@@ -21,6 +21,7 @@ import uuid
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -40,8 +41,8 @@ from hatchway.backends.bare_metal import BareMetalBackend
 from hatchway.backends.base import Backend
 from hatchway.backends.container import ContainerBackend
 from hatchway.client import connect
-from hatchway.config.current import CurrentConfig, apply
-from hatchway.config.loading import load
+from hatchway.config.current import CurrentConfig
+from hatchway.config.file import ConfigFile, reloading
 from hatchway.config.schema import Scaler, ScalerType
 from hatchway.errors import HatchwayError, StoreUnreachable
 from hatchway.host.identity import boot_id, default_state_dir, host_id_of_machine
@@ -51,18 +52,22 @@ from hatchway.model import ComputeExit
 from hatchway.store.adoption import Adoption
 from hatchway.store.census import Census
 from hatchway.store.claims import Claims
-from hatchway.store.config_versions import ConfigVersionConflict, ConfigVersions
+from hatchway.store.config_versions import ConfigVersions
 from hatchway.store.installation import installation_id
 from hatchway.store.migrate import check_revision
 from hatchway.store.outcomes import Outcomes
 from hatchway.store.pool import Database
 from hatchway.store.presence import Presence
 from hatchway.store.slots import Slots
+from hatchway.store.waiters import Line
 from hatchway.task_queues import CONTROL, host_queue, spawn_queue
+from hatchway.waking import wake_all
 
 log = structlog.get_logger("hatchway.worker")
 
-RECONCILE_EVERY = 2.0
+RECONCILE_EVERY = 0.5
+"""With the second that a configuration is kept for, a new scaler's queue is polled within 2 s of its apply."""
+RECONNECT_EVERY = 2.0
 INSTANCE_BEAT_EVERY = 10.0
 """Seconds, as are all of these."""
 
@@ -86,7 +91,7 @@ class WorkerRefused(HatchwayError):
 class WorkerSettings:
     database_url: str
     config: Path | None = None
-    """Stored as the cluster's first configuration when the cluster has none."""
+    """Stored as the cluster's first configuration when the cluster has none; read and applied again on SIGHUP."""
     host_id: str | None = None
     state_dir: Path = field(default_factory=default_state_dir)
     gateway_url: str = "http://127.0.0.1:8780"
@@ -101,41 +106,25 @@ class WorkerSettings:
 async def run(settings: WorkerSettings, stop: asyncio.Event | None = None, temporal: Client | None = None) -> None:
     """Serve until SIGTERM, SIGINT or `stop`. Raises HatchwayError for what keeps this worker from starting.
 
-    `temporal` defaults to a client from Temporal's own environment and profiles.
+    `temporal` defaults to a client from Temporal's own environment and profiles. With `stop` given, signals are the
+    caller's.
     """
-    stop = stop or _stop_on_signals()
+    hangup = asyncio.Event()
+    stop = stop or _heed_signals(hangup)
     async with AsyncExitStack() as stack:
         db = await stack.enter_async_context(Database.open(settings.database_url, max_size=20))
         await check_revision(db)
         temporal = temporal or await connect(runtime=metrics.runtime(settings.metrics_bind))
         await probe_search_attributes(temporal)
         config = CurrentConfig(ConfigVersions(db))
-        if settings.config:
-            await store_first_config(ConfigVersions(db), settings.config)
+        file = ConfigFile(
+            settings.config, ConfigVersions(db), partial(wake_all, temporal, Slots(db), Line(db)), by="worker --config"
+        )
+        await file.store_first()
         await config.current()
         fleet = Fleet(settings, db, temporal, config, await installation_id(db))
-        await fleet.run(stop)
-
-
-async def store_first_config(versions: ConfigVersions, path: Path) -> None:
-    """Apply the file when the cluster has no configuration; otherwise what the cluster has stands."""
-    loaded = load(path)
-    if await versions.current() is not None:
-        log.info("the cluster has a configuration already: the file is not applied", file=str(path))
-        return
-    try:
-        applied = await apply(
-            versions,
-            loaded,
-            source=str(path),
-            by="worker --config",
-            note="first configuration",
-            expected_version=0,
-        )
-    except ConfigVersionConflict:
-        log.info("another worker has just stored the first configuration: that one stands", file=str(path))
-        return
-    log.info("configuration stored", file=str(path), version=applied.version)
+        async with reloading(file, hangup):
+            await fleet.run(stop)
 
 
 async def probe_search_attributes(temporal: Client) -> None:
@@ -261,7 +250,7 @@ class Fleet:
                 if not said:
                     log.warning("a backend cannot be reached; it is tried again", scaler=scaler.name, error=str(e))
                 said = True
-                await asyncio.sleep(RECONCILE_EVERY)
+                await asyncio.sleep(RECONNECT_EVERY)
             else:
                 here = self._on_host.setdefault(backend.host_id, {})
                 if scaler.type in here and self._settings.host_id:
@@ -367,11 +356,12 @@ class Fleet:
             log.warning("an agent ended whose workflow is gone", agent_id=exited.agent_id)
 
 
-def _stop_on_signals() -> asyncio.Event:
+def _heed_signals(hangup: asyncio.Event) -> asyncio.Event:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, hangup.set)
     return stop
 
 

@@ -12,7 +12,8 @@ from hatchway.cli.connections import database_errors, database_url, run_async, t
 
 def worker(
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Stored as the configuration when the cluster has none yet.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Applied when the cluster has no configuration yet, and again on SIGHUP."),
     ] = None,
     host_id: Annotated[
         str | None, typer.Option(envvar="HATCHWAY_HOST_ID", help="This machine's name. Unset: from its machine id.")
