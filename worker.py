@@ -35,6 +35,7 @@ from activities.adoption import AdoptionActivities
 from activities.auth import AuthActivities
 from activities.compute import ComputeActivities, Installation
 from activities.slots import SlotActivities
+from activities.sweep import SweepActivities
 from hatchway import metrics, search_attributes
 from hatchway.agent_env import worker_agent_env
 from hatchway.backends.bare_metal import BareMetalBackend
@@ -158,6 +159,7 @@ class Fleet:
         self._claims = Claims(db)
         self._presence = Presence(db)
         self._census = Census(db)
+        self._line = Line(db)
         self._metrics = metrics.Metrics.of(temporal)
         self._installation = Installation(
             id=installation,
@@ -276,13 +278,14 @@ class Fleet:
         )  # fmt: skip
         adoption = AdoptionActivities(self._adoption, self._metrics)
         auth = AuthActivities(self._config)
+        sweep = SweepActivities(self._line, self._slots, self._temporal, self._metrics)
         return Worker(
             self._temporal,
             task_queue=CONTROL,
             workflows=workflows.ALL,
             activities=[
                 slots.reserve, slots.release, slots.record_outcome, slots.completion, slots.request_drain,
-                adoption.adopt, adoption.close, auth.resolve_container_auth,
+                adoption.adopt, adoption.close, auth.resolve_container_auth, sweep.line,
             ],
             identity=self._instance_id,
             sticky_queue_schedule_to_start_timeout=STICKY_LIMIT,

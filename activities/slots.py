@@ -101,6 +101,8 @@ class SlotActivities:
             if isinstance(answer, JobHasAgent) and await self._made_way(answer):
                 answer = await self._slots.reserve(reservation)
             await self._wake(answer.wake)
+            if isinstance(answer, Waiting) and await self._config.newer_than(version):
+                return await self.reserve(ask)  # an apply wakes waiters before every worker has read what it says
             self._count_refusals(answer, reservation)
             if isinstance(answer, Held):
                 await self._finish_older_teardowns(answer.row)
@@ -232,18 +234,7 @@ class SlotActivities:
         await start_teardown(self._temporal, row.agent_id, facts, end, adopted=row.adopted_by is not None)
 
     async def _gone(self, workflow_id: str | None, first_run_id: str | None) -> bool:
-        """Closed, forgotten by the server, or another start under the same id."""
-        if workflow_id is None:
-            return False
-        try:
-            found = await self._temporal.get_workflow_handle(workflow_id).describe(rpc_timeout=RPC_LIMIT)
-        except RPCError as e:
-            if e.status is RPCStatusCode.NOT_FOUND:
-                return True
-            raise
-        if found.status is not WorkflowExecutionStatus.RUNNING:
-            return True
-        return found.raw_description.workflow_execution_info.first_run_id != first_run_id
+        return workflow_id is not None and await workflow_is_gone(self._temporal, workflow_id, first_run_id)
 
     # ── release ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -295,6 +286,19 @@ class SlotActivities:
                 if e.status is not RPCStatusCode.NOT_FOUND:
                     raise
                 pending += (await self._slots.returned(grant.agent_id)).wake
+
+
+async def workflow_is_gone(temporal: Client, workflow_id: str, first_run_id: str | None) -> bool:
+    """Closed, forgotten by the server, or another start under the same id."""
+    try:
+        found = await temporal.get_workflow_handle(workflow_id).describe(rpc_timeout=RPC_LIMIT)
+    except RPCError as e:
+        if e.status is RPCStatusCode.NOT_FOUND:
+            return True
+        raise
+    if found.status is not WorkflowExecutionStatus.RUNNING:
+        return True
+    return found.raw_description.workflow_execution_info.first_run_id != first_run_id
 
 
 async def start_teardown(

@@ -39,6 +39,8 @@ class ErrorType(StrEnum):
     CLOSING = "Closing"
     SECRET_NOT_ALLOWED = "SecretNotAllowed"  # noqa: S105 - a name
     BLIND = "Blind"
+    # how a sweep ends, when a step of it failed
+    SWEEP_FAILED = "SweepFailed"
 
 
 class DeclineReason(StrEnum):

@@ -39,6 +39,10 @@ class Metrics:
         self._provision_timeouts = meter.create_counter(
             "hatchway_provision_timeout_total", "Agents that did not register before their deadline"
         )
+        self._redispatches = meter.create_counter(
+            "hatchway_redispatch_total",
+            "Waiting provisions that were told to look again, by trigger",
+        )
         self._agents = meter.create_gauge("hatchway_agents", "Agents that hold a slot, by scaler and state")
         self._cpus = meter.create_gauge_float("hatchway_cpus_used", "CPUs that are reserved, by scaler")
         self._memory = meter.create_gauge("hatchway_memory_bytes_used", "Memory that is reserved, by scaler", "By")
@@ -69,6 +73,10 @@ class Metrics:
     def spawn_failed(self, code: str) -> None:
         """`code` is a SpawnCode, or `unforeseen`."""
         self._spawn_failures.add(1, {"code": code})
+
+    def redispatched(self, trigger: str) -> None:
+        """`trigger` is `sweep`, or what freed the room: `reserve`, `release`, `apply`, `drain`."""
+        self._redispatches.add(1, {"trigger": trigger})
 
     def provision_timed_out(self) -> None:
         self._provision_timeouts.add(1)

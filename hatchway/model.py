@@ -361,3 +361,25 @@ class TeardownRequest(Payload):
 class TeardownOutcome(Payload):
     agent_id: str
     teardown: TeardownState
+
+
+class SweepRequest(Payload):
+    """The input of SweepWorkflow and of each of its steps. Empty, so that fields can be added."""
+
+
+class SweptStep(Payload):
+    """What one step of a sweep has done: a word for each kind of thing, and how many. `error`: it did not get through."""
+
+    done: dict[str, int] = {}
+    error: str | None = None
+
+
+class SweepOutcome(Payload):
+    """What each step has done, by its name."""
+
+    steps: dict[str, SweptStep]
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """The steps that did not get through, and why."""
+        return {name: step.error for name, step in self.steps.items() if step.error is not None}

@@ -1,6 +1,7 @@
 """Deterministic orchestration. `ALL` is what a worker registers and what the replayer is given."""
 
 from workflows.provision import ProvisionWorkflow
+from workflows.sweep import SweepWorkflow
 from workflows.teardown import TeardownWorkflow
 
-ALL = [ProvisionWorkflow, TeardownWorkflow]
+ALL = [ProvisionWorkflow, SweepWorkflow, TeardownWorkflow]

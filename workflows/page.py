@@ -7,11 +7,12 @@ nor push out what one can do: it is fenced, and cut to the room that is left.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from datetime import datetime
 from textwrap import TextWrapper
 
 from hatchway.errors import ErrorType
-from hatchway.model import ProvisionState, ProvisionStatus, TeardownRequest
+from hatchway.model import ProvisionState, ProvisionStatus, SweepOutcome, TeardownRequest
 
 LIMIT = 2000
 """Bytes, as are the other limits."""
@@ -126,6 +127,24 @@ def render_torn_down(agent_id: str, at: datetime, how: str) -> str:
     """The page of a teardown that has ended; `how` says who answers for it."""
     lines = ["### closed", "", f"- **since** {_moment(at)}", f"- **agent** {code(agent_id)}", f"- **compute** {how}"]
     return _page(lines, None, "Nothing: its slot is free.")
+
+
+def render_sweep(outcome: SweepOutcome, running: Collection[str], now: datetime) -> str:
+    """The page of one sweep: what each step has done, and what has not got through."""
+    title = "sweeping" if running else "swept, with failures" if outcome.failed else "swept"
+    lines = [f"### {title}", "", f"- **since** {_moment(now)}"]
+    for name, step in outcome.steps.items():
+        if name in running:
+            said = "under way"
+        elif step.error is not None:
+            said = "failed"
+        else:
+            counts = ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in step.done.items() if number)
+            said = counts or "nothing to do"
+        lines.append(f"- **{name}** {inline(said)}")
+    error = "\n".join(f"{name}: {words}" for name, words in outcome.failed.items()) or None
+    todo = "Repair what the error names; the next sweep, a minute later, tries again." if error else "Nothing."
+    return _page(lines, error, todo)
 
 
 def _page(lines: list[str], error: str | None, todo: str) -> str:

@@ -10,7 +10,7 @@ from hatchway.cli.output import JsonOption, emit
 
 
 def setup(json: JsonOption = False) -> None:
-    """Register the search attributes, and tie this database to the Temporal namespace. Safe to repeat.
+    """Register the search attributes, tie this database to the namespace, make the schedules. Safe to repeat.
 
     On Temporal Cloud it prints the command that registers them; the exit code is 1 until that has been run.
     """
@@ -20,11 +20,14 @@ def setup(json: JsonOption = False) -> None:
         return
     added = ", ".join(done["added"]) or "none, they were there"
     print(f"search attributes added to namespace {done['namespace']}: {added}")
+    for schedule, made in done["schedules"].items():
+        print(f"schedule {schedule}: {made}")
     print(f"this database belongs to that namespace ({done['namespace_uuid']})")
 
 
 async def _setup() -> dict[str, Any]:
     from hatchway.namespace import namespace_uuid, register_search_attributes
+    from hatchway.schedules import make_schedules
     from hatchway.store.installation import tie_namespace
 
     async with hatchway_client() as client:
@@ -33,10 +36,17 @@ async def _setup() -> dict[str, Any]:
         namespace = client.temporal.namespace
         async with database() as db:
             tied = await tie_namespace(db, uuid)
-    if tied.namespace_uuid != uuid:
-        raise failed(
-            "other_namespace",
-            f"this database belongs to another Temporal namespace ({tied.namespace_uuid}) than {namespace} ({uuid}): "
-            "a copy of a database must not act on the original's agents; give each namespace a database of its own",
-        )
-    return {"namespace": namespace, "namespace_uuid": uuid, "added": added}
+        if tied.namespace_uuid != uuid:
+            raise failed(
+                "other_namespace",
+                f"this database belongs to another Temporal namespace ({tied.namespace_uuid}) than {namespace} "
+                f"({uuid}): a copy of a database must not act on the original's agents; give each namespace a "
+                "database of its own",
+            )
+        schedules = await make_schedules(client.temporal)
+    return {
+        "namespace": namespace,
+        "namespace_uuid": uuid,
+        "added": added,
+        "schedules": {name: made.value for name, made in schedules.items()},
+    }

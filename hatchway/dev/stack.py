@@ -40,6 +40,7 @@ from hatchway.dev.temporal import EmbeddedTemporal
 from hatchway.errors import HatchwayError
 from hatchway.model import GrantedRequest
 from hatchway.namespace import namespace_uuid
+from hatchway.schedules import make_schedules
 from hatchway.store.config_versions import ConfigVersions
 from hatchway.store.installation import tie_namespace
 from hatchway.store.migrate import migrate
@@ -214,6 +215,7 @@ class Stack:
                     else "DATABASE_URL names the database of another Temporal namespace: unset it, or name an empty one"
                 )
             await self._apply(client, db, config)
+        await make_schedules(client)
 
     async def _apply(self, client: Client, db: Database, config: Config) -> None:
         """Unlike a worker's --config, an edited file counts: whoever restarts a dev stack has changed something."""

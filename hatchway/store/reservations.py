@@ -71,6 +71,9 @@ class Bound:
     cap: int | None = None
     want: int | None = None
     until: datetime | None = None
+    code: str | None = None
+    message: str | None = None
+    """Of the last failure, while backing off."""
 
     def __str__(self) -> str:
         match self.kind:
@@ -86,7 +89,8 @@ class Bound:
                 return f"{self.scope} is not in the current config"
             case BoundKind.BACKING_OFF:
                 until = "" if self.until is None else f" until {self.until:%H:%M:%S} UTC"
-                return f"{self.scope} backs off after failed spawns{until}"
+                last = f", last: {self.code}: {self.message}" if self.code else ""
+                return f"{self.scope} backs off after failures{until}{last}"
 
     @classmethod
     def from_json(cls, bound: Mapping[str, Any]) -> Bound:
@@ -98,6 +102,8 @@ class Bound:
             bound.get("cap"),
             bound.get("want"),
             moment(bound.get("until")),
+            bound.get("code"),
+            bound.get("message"),
         )
 
 

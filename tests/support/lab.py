@@ -24,6 +24,7 @@ from activities.adoption import AdoptionActivities
 from activities.auth import AuthActivities
 from activities.compute import ComputeActivities, Installation
 from activities.slots import SlotActivities
+from activities.sweep import SweepActivities
 from hatchway.client import HatchwayClient, ProvisionFailed, Started
 from hatchway.config.current import CurrentConfig, apply
 from hatchway.config.schema import Config
@@ -40,6 +41,8 @@ from hatchway.model import (
     ProvisionState,
     ProvisionStatus,
     ReleaseRequest,
+    SweepOutcome,
+    SweepRequest,
 )
 from hatchway.store.adoption import Adoption
 from hatchway.store.claims import Claims
@@ -48,7 +51,9 @@ from hatchway.store.installation import installation_id
 from hatchway.store.outcomes import Outcomes
 from hatchway.store.pool import Database
 from hatchway.store.slots import Slots
+from hatchway.store.waiters import Line
 from hatchway.task_queues import CONTROL, host_queue, spawn_queue
+from hatchway.waking import wake
 from tests.support.namespaces import Namespaces, until
 from tests.support.scripted import Cloud, ScriptedBackend
 from tests.support.stack import laptop
@@ -181,13 +186,23 @@ class Lab:
         )
         return replace(started, run_id=answer.run_id)
 
+    async def sweep(self) -> SweepOutcome:
+        """One pass, as the schedule would start it."""
+        outcome: SweepOutcome = await self.temporal.execute_workflow(
+            "SweepWorkflow", SweepRequest(), id=f"sweep-{uuid.uuid4().hex}", task_queue=CONTROL,
+            result_type=SweepOutcome,
+        )  # fmt: skip
+        return outcome
+
     # ── hosts and configuration ─────────────────────────────────────────────────────────────────────────────────
 
     async def apply(self, config: dict[str, Any]) -> None:
-        await apply(
+        """Apply a configuration and signal whom that concerns, as `hatchway config apply` does."""
+        applied = await apply(
             ConfigVersions(self.db), Config.model_validate(config), source="test", by="test", note=None,
             expected_version=None,
         )  # fmt: skip
+        await wake(self.temporal, self.slots, applied.wake)
 
     def start_host(self, backend: ScriptedBackend, *, spawns: bool = True, scaler: str = SCALER) -> None:
         """Poll the queues of one host, and of the scaler unless it only serves what is bound to it."""
@@ -243,13 +258,14 @@ def control_worker(lab: Lab) -> Worker:
         metrics=lab.metrics, instance_id="lab", platform="linux/amd64",
     )  # fmt: skip
     adoption, auth = AdoptionActivities(lab.adoption, lab.metrics), AuthActivities(current)
+    sweep = SweepActivities(Line(lab.db), lab.slots, lab.temporal, lab.metrics)
     return Worker(
         lab.temporal,
         task_queue=CONTROL,
         workflows=workflows.ALL,
         activities=[
             slots.reserve, slots.release, slots.record_outcome, slots.completion, slots.request_drain,
-            adoption.adopt, adoption.close, auth.resolve_container_auth,
+            adoption.adopt, adoption.close, auth.resolve_container_auth, sweep.line,
         ],
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
     )  # fmt: skip

@@ -1,17 +1,51 @@
 -- Config versions and the caps that they set, under the admission lock: no old worker admits under an old cap.
 
--- A shape that no empty scope could hold steps aside, and comes back to its old place when a config lets it.
--- Returns those who have no candidate left: their next reserve tells them.
-create function hatchway_park() returns jsonb language plpgsql as $$
+-- A shape that no empty scope could hold steps aside, and comes back to its old place when a config lets it. Judged once
+-- for each shape, not for each waiter: ten thousand who want the same cost one look.
+create function hatchway_park() returns void language plpgsql as $$
 begin
-  update scaler_waiters set parked = not parked where parked = hatchway_ever(scaler_name, mcpu, mem_bytes);
-  return coalesce((
-    select jsonb_agg(jsonb_build_object('workflow_id', workflow_id, 'workflow_first_run_id', first_run_id,
-                                        'agent_id', agent_id))
-      from (select agent_id, min(workflow_id) workflow_id, min(spawn->>'workflow_first_run_id') first_run_id
-              from scaler_waiters
-             group by agent_id
-            having bool_and(parked)) x), '[]');
+  with shapes as materialized (
+    select scaler_name, mcpu, mem_bytes, not hatchway_ever(scaler_name, mcpu, mem_bytes) as misfit
+      from (select distinct scaler_name, mcpu, mem_bytes from scaler_waiters) x)
+  update scaler_waiters w set parked = s.misfit
+    from shapes s
+   where (w.scaler_name, w.mcpu, w.mem_bytes) = (s.scaler_name, s.mcpu, s.mem_bytes) and w.parked <> s.misfit;
+end $$;
+
+-- Waiters that were planned under an older config, at most p_limit, best first: whoever is told signals their workflows,
+-- whose next reserve plans them anew at their place. Until then the candidates that they have stand in the line, so
+-- nobody gets past them. Nobody is told twice of one config within a minute: a signal is an event in a history.
+create function hatchway_outdated(p_limit int) returns jsonb language plpgsql as $$
+declare
+  v scaler_config_versions;
+  told jsonb;
+begin
+  select * into v from scaler_config_versions order by version desc limit 1;
+  -- Materialized, or the planner may look for the first p_limit once for every row, and tell everybody.
+  with few as materialized (
+    select agent_id
+      from scaler_waiters
+     where rank = 1
+       and config_version is distinct from v.version
+       and coalesce(told_at, '-infinity') < greatest(v.applied_at, now() - interval '1 min')
+     order by priority, seq
+     limit p_limit
+       for no key update skip locked),
+  picked as (
+    update scaler_waiters w
+       set told_at = now()
+      from few
+     where w.agent_id = few.agent_id and w.rank = 1
+    returning w.workflow_id, w.spawn->>'workflow_first_run_id' as workflow_first_run_id, w.agent_id, w.priority, w.seq)
+  select jsonb_agg(to_jsonb(p) - 'priority' - 'seq' order by priority, seq) into told from picked p;
+  return coalesce(told, '[]');
+end $$;
+
+-- The sweep's way to them: without the admission lock, as nothing that admission reads is changed. args: limit
+create function hatchway_replan(args jsonb) returns jsonb
+language plpgsql set search_path = public, pg_temp as $$
+begin
+  return hatchway_outdated((args->>'limit')::int);
 end $$;
 
 -- Scalers that would change their type while agents of the old one live, or wait to be made: a retry or a teardown would
@@ -33,7 +67,6 @@ create function hatchway_apply_config(args jsonb) returns jsonb
 language plpgsql set search_path = public, pg_temp as $$
 declare
   v_current bigint;
-  v_stuck   jsonb;
 begin
   perform hatchway_lock();
   select max(version) into v_current from scaler_config_versions;
@@ -51,6 +84,7 @@ begin
   update scaler_capacity
      set max_agents = null, max_mcpu = null, max_mem_bytes = null,
          accepting = accepting and scaler_name is null,
+         drained_at = null, drained_by = null,
          retired = scaler_name is not null
    where scope not in (select c->>'scope' from jsonb_array_elements(args->'capacities') c);
   insert into scaler_capacity as k (scope, scaler_name, pool, max_agents, max_mcpu, max_mem_bytes)
@@ -65,24 +99,43 @@ begin
          accepting = k.accepting or k.retired,          -- a drain outlives an apply, retirement does not
          retired = false;
 
-  v_stuck := hatchway_park();
+  perform hatchway_park();
   perform hatchway_pump(array(select scaler_name from scaler_capacity where scaler_name is not null));
   return jsonb_build_object('answer', 'applied', 'version', coalesce(v_current, 0) + 1,
-                            'wake', hatchway_wake() || v_stuck);
+                            'wake', hatchway_wake() || hatchway_outdated(100));     -- the sweep tells the rest
 end $$;
 
--- A drain, and its end. args: scaler, accepting
+-- A drain, and its end. Who waits for this scaler hears of it, at most 100 here: their page says what they wait for.
+-- args: scaler, accepting, by
 create function hatchway_accept(args jsonb) returns jsonb
 language plpgsql set search_path = public, pg_temp as $$
 declare
-  known boolean;
+  v_scaler text := args->>'scaler';
+  v_accept boolean := (args->>'accepting')::boolean;
+  c        scaler_capacity;
+  told     jsonb;
 begin
   perform hatchway_lock();
-  update scaler_capacity set accepting = (args->>'accepting')::boolean
-   where scaler_name = args->>'scaler' and not retired;
-  known := found;
-  perform hatchway_pump(array[args->>'scaler']);
-  return jsonb_build_object('known', known, 'wake', hatchway_wake());
+  select * into c from scaler_capacity where scaler_name = v_scaler and not retired;
+  if not found then
+    return jsonb_build_object('known', false);
+  end if;
+  if c.accepting <> v_accept then
+    update scaler_capacity
+       set accepting = v_accept,
+           drained_at = case when v_accept then null else now() end,
+           drained_by = case when v_accept then null else args->>'by' end
+     where scaler_name = v_scaler;
+    perform hatchway_pump(array[v_scaler]);
+    select jsonb_agg(to_jsonb(w)) into told
+      from (select workflow_id, spawn->>'workflow_first_run_id' as workflow_first_run_id, agent_id
+              from scaler_waiters
+             where scaler_name = v_scaler and not parked
+             order by priority, seq, rank
+             limit 100) w;
+  end if;
+  return jsonb_build_object('known', true, 'changed', c.accepting <> v_accept,
+                            'wake', hatchway_wake() || coalesce(told, '[]'));
 end $$;
 
 -- A failure counts when its attempt began after the last one that counted: one outage under eight spawns is one

@@ -60,7 +60,7 @@ create function hatchway_bound(p_scaler text, p_mcpu bigint, p_mem bigint) retur
 declare
   s     scaler_capacity;
   c     scaler_capacity;
-  until timestamptz;
+  fails scaler_failures;
   what  text;
   bound jsonb;
 begin
@@ -83,9 +83,10 @@ begin
   elsif not s.accepting then
     return jsonb_build_object('kind', 'draining', 'scope', s.scope);
   end if;
-  select backoff_until into until from scaler_failures where scaler_name = p_scaler and backoff_until > now();
+  select * into fails from scaler_failures where scaler_name = p_scaler and backoff_until > now();
   if found then
-    return jsonb_build_object('kind', 'backing-off', 'scope', s.scope, 'until', until);
+    return jsonb_build_object('kind', 'backing-off', 'scope', s.scope, 'until', fails.backoff_until,
+                              'code', fails.last_code, 'message', fails.last_message);
   end if;
   c := s;
   loop
@@ -250,18 +251,21 @@ create function hatchway_wake(p_all boolean default false) returns jsonb languag
 declare
   wake jsonb;
 begin
-  with told as (
-    update scaler_spawning_agents
+  -- Materialized, or the planner may look for the first hundred once for every row, and name them all.
+  with few as materialized (
+    select agent_id
+      from scaler_spawning_agents
+     where state = 'granted'
+       and (p_all or coalesce(notified_at, '-infinity') < now() - interval '5 s')
+     order by spawned_at
+     limit 100
+       for no key update skip locked),
+  told as (
+    update scaler_spawning_agents s
        set notified_at = now()
-     where agent_id in (
-       select agent_id
-         from scaler_spawning_agents
-        where state = 'granted'
-          and (p_all or coalesce(notified_at, '-infinity') < now() - interval '5 s')
-        order by spawned_at
-        limit 100
-          for no key update skip locked)
-    returning workflow_id, workflow_first_run_id, agent_id)
+      from few
+     where s.agent_id = few.agent_id
+    returning s.workflow_id, s.workflow_first_run_id, s.agent_id)
   select jsonb_agg(to_jsonb(told)) into wake from told;
   return coalesce(wake, '[]');
 end $$;
@@ -284,6 +288,17 @@ create function hatchway_position(p_agent text) returns int language sql stable 
               order by priority, seq, rank
               limit 10000) w
            limit 10000) ahead $$;
+
+-- Where a waiter stands, and what each of its candidates meets: as its own workflow was told at its last reserve, but now.
+create function hatchway_why(p_agent text) returns jsonb language plpgsql stable as $$
+declare
+  v_position int := hatchway_position(p_agent);
+begin
+  return jsonb_build_object('position', v_position, 'bound', hatchway_bounds(
+    (select jsonb_agg(jsonb_build_object('scaler', scaler_name, 'mcpu', mcpu, 'mem_bytes', mem_bytes) order by rank)
+       from scaler_waiters
+      where agent_id = p_agent), v_position));
+end $$;
 
 create function hatchway_pump_all(p_arguments jsonb) returns jsonb
 language plpgsql set search_path = public, pg_temp as $$

@@ -76,7 +76,7 @@ create function hatchway_enter(args jsonb, p_seq bigint, p_enqueued_at timestamp
          (c->>'mem_bytes')::bigint, args->>'workflow_id', args->>'job_id', (args->'spawn') || (c->'spawn'),
          (args->>'config_version')::bigint,
          not hatchway_ever(c->>'scaler', (c->>'mcpu')::bigint, (c->>'mem_bytes')::bigint), p_enqueued_at,
-         p_enqueued_at + make_interval(secs => (args->>'wait_timeout_s')::double precision)
+         now() + make_interval(secs => (args->>'wait_timeout_s')::double precision)   -- what is left of it
     from jsonb_array_elements(args->'candidates') with ordinality x (c, i) $$;
 
 -- args: agent_id, workflow_id, job_id, priority, wait, config_version, wait_timeout_s,

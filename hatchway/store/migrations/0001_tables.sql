@@ -24,6 +24,8 @@ create table scaler_capacity (
   mem_bytes     bigint not null default 0 check (mem_bytes >= 0),
   accepting     boolean not null default true,          -- false: draining or retired
   retired       boolean not null default false,         -- left the config; comes back with it, a drain does not
+  drained_at    timestamptz,                            -- when an operator stopped it, and who that was
+  drained_by    text,
   check (not (retired and accepting)),
   check ((scaler_name is not null) = (scope like 'scaler:%'))
 ) with (fillfactor = 20);
@@ -131,6 +133,7 @@ create table scaler_waiters (
   parked         boolean not null default false,        -- no empty scope could hold it, under the caps of now
   enqueued_at    timestamptz not null default now(),
   deadline_at    timestamptz,
+  told_at        timestamptz,                           -- when somebody was last told to have it planned anew
   primary key (agent_id, rank)
 ) with (fillfactor = 80);
 create unique index one_waiter_a_job on scaler_waiters (job_id) where rank = 1 and job_id is not null;

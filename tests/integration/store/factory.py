@@ -85,9 +85,9 @@ async def set_caps(db: Database, caps: Mapping[str, int | None], everything: int
     )
 
 
-async def held(db: Database, agent_id: str, job_id: str | None = None) -> SpawnRow:
+async def held(db: Database, agent_id: str, job_id: str | None = None, scaler: str = SCALER) -> SpawnRow:
     """An agent that holds a slot."""
-    answer = await Slots(db).reserve(reservation(agent_id, job_id=job_id))
+    answer = await Slots(db).reserve(reservation(agent_id, job_id=job_id, candidates=[candidate(scaler)]))
     assert isinstance(answer, Held), answer
     return answer.row
 

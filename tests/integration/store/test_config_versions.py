@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
@@ -62,8 +63,8 @@ async def test_a_raised_cap_is_handed_to_the_line_and_a_lowered_one_evicts_nobod
     raised = await apply(db, None, Capacity.of_scaler(SCALER, 2))
     lowered = await apply(db, None, Capacity.of_scaler(SCALER, 1))
 
-    assert [w.agent_id for w in raised.wake] == ["b1"]
-    assert lowered.wake == []
+    assert [w.agent_id for w in raised.wake] == ["b1", "b2"]  # b1 has a slot, b2 is to be planned anew
+    assert [w.agent_id for w in lowered.wake] == ["b2"]
     assert {r.agent_id for r in await Slots(db).list()} == {"a1", "b1"}
     assert [w.agent_id for w in await Line(db).list()] == ["b2"]
 
@@ -89,7 +90,49 @@ async def test_a_parked_waiter_comes_back_to_its_old_place(db: Database) -> None
 
     applied = await apply(db, None, Capacity.of_scaler(SCALER, 2))
 
-    assert [w.agent_id for w in applied.wake] == ["b1"]
+    assert {r.agent_id for r in await Slots(db).list()} == {"a1", "b1"}
+    assert [w.agent_id for w in applied.wake] == ["b1", "b2"]
+
+
+@pytest.mark.parametrize(("waiters", "told"), [(3, 3), (130, 100)])
+async def test_an_apply_tells_its_waiters_in_bounded_batches_and_the_sweep_the_rest(
+    db: Database, waiters: int, told: int
+) -> None:
+    await set_caps(db, {SCALER: 0, "other": 1})
+    await held(db, "a1", scaler="other")
+    agents = [f"b{number}" for number in range(waiters)]
+    for agent in agents:
+        await Slots(db).reserve(reservation(agent, candidates=[candidate("other")], config_version=2))
+
+    applied = await apply(db, None, Capacity.of_scaler("other", 1))
+    rest = await Line(db).outdated()
+    again = await Line(db).outdated()
+    next_applied = await apply(db, None, Capacity.of_scaler("other", 1))
+
+    assert [w.agent_id for w in [*applied.wake, *rest]] == agents
+    assert len(applied.wake) == told
+    assert again == []
+    assert [w.agent_id for w in next_applied.wake] == agents[:told]
+
+
+async def test_a_waiter_that_is_planned_anew_keeps_its_place_and_its_deadline(db: Database) -> None:
+    await set_caps(db, {SCALER: 1, "other": 0})
+    await held(db, "a1")
+    for agent in ("b1", "b2"):
+        await Slots(db).reserve(reservation(agent, config_version=2))
+    before = (await Line(db).list())[0]
+
+    await set_caps(db, {SCALER: 1, "other": 1})
+    await held(db, "a2", scaler="other")
+    again = await Slots(db).reserve(reservation("b1", candidates=[candidate("other"), candidate()], config_version=3))
+    after = (await Line(db).list())[0]
+
+    assert isinstance(again, Waiting)
+    assert again.position == 1
+    assert (after.agent_id, after.scalers) == ("b1", ["other", SCALER])
+    assert before.deadline_at is not None
+    assert after.deadline_at is not None
+    assert abs(after.deadline_at - before.deadline_at) < timedelta(seconds=30)
 
 
 async def test_a_scaler_that_left_takes_no_new_work_and_keeps_what_runs(db: Database) -> None:
@@ -109,12 +152,12 @@ async def test_a_drain_outlives_an_apply_and_its_end_hands_room_over(db: Databas
     await set_caps(db, {SCALER: 2})
     waiting = await Slots(db).reserve(reservation("b1"))
 
-    wake = await Line(db).accept(SCALER, accepting=True)
+    ended = await Line(db).accept(SCALER, accepting=True)
 
     assert isinstance(waiting, Waiting)
     assert waiting.bound == ["scaler:s1 is draining"]
-    assert wake is not None
-    assert [w.agent_id for w in wake] == ["b1"]
+    assert ended is not None
+    assert [w.agent_id for w in ended.wake] == ["b1"]
     assert await Line(db).accept("nobody", accepting=True) is None
 
 

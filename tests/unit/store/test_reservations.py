@@ -51,7 +51,7 @@ def test_backing_off_ends_with_the_first_candidate_that_tries_again() -> None:
         (NEVER, "pool:p can never hold it: 20 mem_bytes wanted, the cap is 8"),
         (DRAINING, "scaler:b is draining"),
         (RETIRED, "scaler:c is not in the current config"),
-        (SOON, "scaler:d backs off after failed spawns until 02:04:05 UTC"),
+        (SOON, "scaler:d backs off after failures until 02:04:05 UTC"),
     ],
 )
 def test_a_bound_is_a_sentence_that_names_scope_and_numbers(bound: dict[str, Any], sentence: str) -> None:

@@ -1,0 +1,147 @@
+"""The schedules of a namespace: which workflows run by the clock, and how often. `hatchway setup` makes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+from temporalio.client import (
+    Client,
+    Schedule,
+    ScheduleActionStartWorkflow,
+    ScheduleAlreadyRunningError,
+    ScheduleDescription,
+    ScheduleIntervalSpec,
+    ScheduleOverlapPolicy,
+    SchedulePolicy,
+    ScheduleSpec,
+    ScheduleUpdate,
+    ScheduleUpdateInput,
+)
+from temporalio.service import RPCError, RPCStatusCode
+
+from hatchway.model import Payload, SweepRequest
+from hatchway.task_queues import CONTROL
+
+RPC_LIMIT = timedelta(seconds=10)
+
+CATCH_UP = timedelta(minutes=5)
+"""After an outage: older runs that were missed say nothing that the next one does not."""
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A workflow that runs by the clock. Runs that would overlap are skipped: there is one at a time in the cluster."""
+
+    id: str
+    workflow: str
+    request: Payload
+    every: timedelta
+    summary: str
+
+    @property
+    def workflow_id(self) -> str:
+        """The server appends the time."""
+        return self.id.rpartition("/")[2]
+
+    def schedule(self) -> Schedule:
+        """What the server is asked for."""
+        return Schedule(
+            action=ScheduleActionStartWorkflow(
+                self.workflow,
+                self.request,
+                id=self.workflow_id,
+                task_queue=CONTROL,
+                static_summary=self.summary,
+            ),
+            spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=self.every)]),
+            policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=CATCH_UP),
+        )
+
+
+SWEEP = Scheduled(
+    id="hatchway/sweep",
+    workflow="SweepWorkflow",
+    request=SweepRequest(),
+    every=timedelta(seconds=60),
+    summary="one pass over the waiting line",
+)
+
+ALL = (SWEEP,)
+
+
+class Made(StrEnum):
+    CREATED = "created"
+    UPDATED = "updated"
+    UNCHANGED = "unchanged"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A schedule as the server has it. `missing`: it has none of that id."""
+
+    id: str
+    missing: bool = False
+    paused: bool = False
+    note: str | None = None
+
+
+async def make_schedules(temporal: Client) -> dict[str, Made]:
+    """Create what is missing, update what is not as it should be. An operator's pause stays. Safe to repeat."""
+    return {scheduled.id: await _make(temporal, scheduled) for scheduled in ALL}
+
+
+async def look_at_schedules(temporal: Client) -> list[Found]:
+    """Whether each is there, and whether somebody has paused it."""
+    found = []
+    for scheduled in ALL:
+        try:
+            described = await temporal.get_schedule_handle(scheduled.id).describe(rpc_timeout=RPC_LIMIT)
+        except RPCError as e:
+            if e.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            found.append(Found(scheduled.id, missing=True))
+        else:
+            state = described.schedule.state
+            found.append(Found(scheduled.id, paused=state.paused, note=state.note))
+    return found
+
+
+async def _make(temporal: Client, scheduled: Scheduled) -> Made:
+    wanted = scheduled.schedule()
+    try:
+        await temporal.create_schedule(scheduled.id, wanted, rpc_timeout=RPC_LIMIT)
+    except ScheduleAlreadyRunningError:
+        pass  # the rest of this function sees to it
+    else:
+        return Made.CREATED
+    made = Made.UNCHANGED
+
+    async def changed(there: ScheduleUpdateInput) -> ScheduleUpdate | None:
+        nonlocal made
+        if await _is_as_wanted(temporal, there.description, scheduled):
+            made = Made.UNCHANGED
+            return None
+        made = Made.UPDATED
+        wanted.state = there.description.schedule.state
+        return ScheduleUpdate(wanted)
+
+    await temporal.get_schedule_handle(scheduled.id).update(changed, rpc_timeout=RPC_LIMIT)
+    return made
+
+
+async def _is_as_wanted(temporal: Client, description: ScheduleDescription, scheduled: Scheduled) -> bool:
+    """Only what we set is compared: the server fills in the rest."""
+    there, wanted = description.schedule, scheduled.schedule()
+    if not isinstance(there.action, ScheduleActionStartWorkflow):
+        return False
+    payloads = await temporal.data_converter.encode([scheduled.request])
+    return (
+        (there.action.workflow, there.action.id, there.action.task_queue)
+        == (scheduled.workflow, scheduled.workflow_id, CONTROL)
+        and [getattr(argument, "data", argument) for argument in there.action.args] == [p.data for p in payloads]
+        and there.spec.intervals == wanted.spec.intervals
+        and not (there.spec.calendars or there.spec.cron_expressions or there.spec.skip)
+        and (there.policy.overlap, there.policy.catchup_window) == (wanted.policy.overlap, wanted.policy.catchup_window)
+    )

@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.support.lab import Lab, running_lab
+from tests.support.namespaces import Namespaces
+
+
+@pytest.fixture
+async def lab(namespaces: Namespaces, database_url: str) -> AsyncIterator[Lab]:
+    """The workflows with a scripted backend, and no schedule: a test sweeps when it means to."""
+    async with running_lab(namespaces, database_url) as running:
+        yield running
