@@ -7,6 +7,7 @@ pytest_plugins = [
     "tests.support.services",
     "tests.support.scenarios",
     "tests.support.postgres_fixtures",
+    "tests.support.pooler",
     "tests.support.temporal_fixtures",
     "tests.support.docker_fixtures",
     "tests.support.compose_fixtures",

@@ -7,11 +7,18 @@ from pathlib import Path
 
 import psycopg
 
-from hatchway.errors import SchemaOutdated, StoreUnreachable
+from hatchway.errors import HatchwayError, SchemaOutdated, StoreUnreachable
 from hatchway.store.pool import CONNECTION_OPTIONS, Database, translated
 
 HEAD = "0001"
 """The newest revision under `migrations/versions`: a constant, so that no worker imports Alembic; a test compares."""
+
+ENCODING = "UTF8"
+
+
+class DatabaseUnfit(HatchwayError):
+    """This database can never hold our schema. Says how to make one that can."""
+
 
 _ONE_AT_A_TIME = threading.Lock()
 """Alembic keeps the running migration's environment in module globals: two threads would mix theirs up."""
@@ -20,7 +27,7 @@ _ONE_AT_A_TIME = threading.Lock()
 def migrate(dsn: str) -> None:
     """Bring the database to HEAD; nothing to do is fine. Blocking: call it in a thread from async code.
 
-    Safe to run from several places at once. Raises StoreUnreachable.
+    Safe to run from several places at once. Raises StoreUnreachable, DatabaseUnfit.
     """
     # Only the migrating command needs these two, and they take longer to import than a query takes.
     from alembic import command
@@ -44,7 +51,10 @@ def migrate(dsn: str) -> None:
 
 
 def current_revision(dsn: str) -> str | None:
-    """The database's revision, or None when it has none of our tables. Raises StoreUnreachable. Blocking."""
+    """The database's revision, or None when it has none of our tables. Blocking.
+
+    Raises StoreUnreachable, DatabaseUnfit.
+    """
     with _connect(dsn) as connection:
         found = connection.execute("select to_regclass('public.alembic_version')").fetchone()
         if found is None or found[0] is None:
@@ -70,6 +80,17 @@ async def check_revision(db: Database) -> None:
 
 def _connect(dsn: str) -> psycopg.Connection:
     try:
-        return psycopg.connect(dsn, **CONNECTION_OPTIONS)
+        connection = psycopg.connect(dsn, **CONNECTION_OPTIONS)
     except psycopg.OperationalError as error:
         raise translated(error) or StoreUnreachable(f"Postgres did not answer: {error}") from error
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != ENCODING:
+        # In SQL_ASCII the driver hands every text over as bytes; in the others JSON with an escape for a character
+        # that they lack is an error.
+        name = connection.info.dbname
+        connection.close()
+        raise DatabaseUnfit(
+            f"the database {name} is encoded in {encoding}, and Hatchway's must be in {ENCODING}: make one with "
+            f"`createdb --encoding={ENCODING} --template=template0 NAME`, and let DATABASE_URL name it"
+        )
+    return connection

@@ -85,6 +85,13 @@ def running_postgres(bin_dir: Path | None = None, settings: dict[str, str] | Non
         yield PostgresServer(server)
 
 
+def set_isolation(dsn: str, isolation: str) -> None:
+    """What a transaction of this database is when it does not say: of every session that connects from now on."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        statement = sql.SQL("alter database {} set default_transaction_isolation = {}")
+        connection.execute(statement.format(sql.Identifier(connection.info.dbname), sql.Literal(isolation)))
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """The run's server: the embedded Postgres, with durability off, for no test of it survives the run."""

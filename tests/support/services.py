@@ -62,6 +62,10 @@ def _debootstrap() -> str | None:
     return None if shutil.which("debootstrap") else "no debootstrap on PATH (Debian: debootstrap)"
 
 
+def _pgbouncer() -> str | None:
+    return None if shutil.which("pgbouncer") else "no pgbouncer on PATH (Debian: pgbouncer)"
+
+
 def _root() -> str | None:
     return None if os.geteuid() == 0 else "not root: only root can run an agent as another user"
 
@@ -75,11 +79,12 @@ PROBES: Mapping[str, Callable[[], str | None]] = {
         "compose": _compose,
         "debootstrap": _debootstrap,
         "root": _root,
+        "pgbouncer": _pgbouncer,
     }.items()
 }
 """Each answers None when the service is there, else one clause that says what is missing. Asked once a run."""
 
-FIXTURES = {"docker_client": "docker", "registry_server": "registry"}
+FIXTURES = {"docker_client": "docker", "registry_server": "registry", "pooler": "pgbouncer"}
 """Fixture -> the service behind it: a test that uses one need not say so again."""
 
 NOT_RUN = pytest.StashKey[Counter[tuple[str, str]]]()

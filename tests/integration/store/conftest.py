@@ -8,7 +8,8 @@ import pytest
 
 from hatchway.store.pool import Database
 from tests.integration.store.factory import SCALER, set_caps
-from tests.support.postgres_fixtures import PostgresServer, running_postgres
+from tests.support.pooler import running_pooler, through
+from tests.support.postgres_fixtures import PostgresServer, private_directory, running_postgres
 from tests.support.services import POSTGRES15_BIN
 
 DURABILITY_OFF = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
@@ -32,6 +33,24 @@ def dsn(server: PostgresServer) -> Iterator[str]:
     dsn = server.database()
     yield dsn
     server.drop(dsn)
+
+
+@pytest.fixture(scope="session")
+def pooler_of(server: PostgresServer) -> Iterator[int]:
+    """The port of a PgBouncer in front of that server."""
+    with private_directory("hatchway-pooler-") as directory, running_pooler(server.dsn, directory) as port:
+        yield port
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("straight", id="straight"),
+        pytest.param("pooled", id="pooled", marks=pytest.mark.needs("pgbouncer")),
+    ]
+)
+def way(request: pytest.FixtureRequest, dsn: str) -> str:
+    """The fresh database by each way that a worker may come: straight, or through a transaction pooler."""
+    return dsn if request.param == "straight" else through(request.getfixturevalue("pooler_of"), dsn)
 
 
 @pytest.fixture

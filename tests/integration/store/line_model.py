@@ -17,6 +17,8 @@ class Waiting:
     priority: int
     seq: int
     candidates: list[Shape]
+    version: int
+    """Of the config that they were planned under."""
 
 
 @dataclass
@@ -30,6 +32,10 @@ class LineModel:
     line: list[Waiting] = field(default_factory=list)
     drained: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
+    failing: set[str] = field(default_factory=set)
+    """Scalers that back off."""
+    granted: set[str] = field(default_factory=set)
+    """Of those that hold a slot: handed over by the line, and not taken up yet."""
     seq: int = 0
 
     def scopes(self, scaler: str) -> list[str]:
@@ -65,30 +71,34 @@ class LineModel:
         )
 
     def open(self, candidate: Shape) -> bool:
-        return candidate[0] not in self.drained and candidate[0] not in self.retired and self.ever(candidate)
+        return candidate[0] not in self.drained | self.retired | self.failing and self.ever(candidate)
 
-    def reserve(self, agent_id: str, priority: int, wait: bool, candidates: list[Shape]) -> str:
+    def reserve(self, agent_id: str, priority: int, wait: bool, candidates: list[Shape], version: int) -> str:
         if agent_id in self.held:
+            self.granted.discard(agent_id)
             return "Held"
         if agent_id in self.ended:
             return "AlreadyEnded"
-        known = any(w.agent_id == agent_id for w in self.line)
-        if not known and not self.line:
+        known = next((w for w in self.line if w.agent_id == agent_id), None)
+        if known is None and not self.line:
             for candidate in candidates:
                 if self.open(candidate) and self.bound(candidate) is None:
                     self._take(agent_id, candidate)
                     return "Held"
             if not wait:
                 return self._refusal(candidates)
+        if known is not None and known.version != version:
+            known.candidates, known.version = candidates, version
         if not any(self.ever(c) for c in candidates):
             self._leave(agent_id)
             self.pump()
             return self._refusal(candidates)
-        if not known:
+        if known is None:
             self.seq += 1
-            self.line.append(Waiting(agent_id, priority, self.seq, candidates))
+            self.line.append(Waiting(agent_id, priority, self.seq, candidates, version))
         self.pump()
         if agent_id in self.held:
+            self.granted.discard(agent_id)
             return "Held"
         if wait:
             return "Waiting"
@@ -101,12 +111,27 @@ class LineModel:
         self.ended.add(agent_id)
         self.held.pop(agent_id, None)
         self.held_pool.pop(agent_id, None)
+        self.granted.discard(agent_id)
         self._leave(agent_id)
         self.pump()
+
+    def returned(self, agent_id: str) -> None:
+        """Its workflow is gone: a grant that it never took up goes back, a slot that it took up stays."""
+        if agent_id in self.granted:
+            self.release(agent_id)
 
     def accept(self, scaler: str, accepting: bool) -> None:
         if scaler not in self.retired:
             (self.drained.discard if accepting else self.drained.add)(scaler)
+        self.pump()
+
+    def fails(self, scaler: str) -> None:
+        """It backs off from now on: nobody is evicted, nobody is admitted."""
+        self.failing.add(scaler)
+
+    def recovers(self, scaler: str) -> None:
+        """Its backoff runs out, and the sweep looks."""
+        self.failing.discard(scaler)
         self.pump()
 
     def apply(self, caps: dict[str, Caps], scalers: dict[str, str | None]) -> None:
@@ -132,18 +157,19 @@ class LineModel:
                 if bound is None:
                     self._leave(waiter.agent_id)
                     self._take(waiter.agent_id, candidate)
+                    self.granted.add(waiter.agent_id)
                     break
                 bounds.add(bound)
             else:
                 blocked |= bounds
 
     def _refusal(self, candidates: list[Shape]) -> str:
-        open_ones = [c for c in candidates if self.open(c)]
-        if open_ones:
+        if any(self.open(c) for c in candidates):
             return "AtCapacity"
-        if any(c[0] in self.drained or c[0] in self.retired for c in candidates):
-            return "Draining"
-        return "NeverFits"
+        names = {c[0] for c in candidates}
+        if names & self.failing - self.drained - self.retired:
+            return "BackingOff"
+        return "Draining" if names & (self.drained | self.retired) else "NeverFits"
 
     def _take(self, agent_id: str, candidate: Shape) -> None:
         self.held[agent_id] = candidate

@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import psycopg
 import pytest
-from psycopg import sql
 
 from hatchway.store.pool import Database
 from hatchway.store.slots import AtCapacity, Held, Slots
 from tests.integration.store.factory import SCALER, counters_are_right, reservation, set_caps, until
+from tests.support.admissions import break_the_admission_lock
+from tests.support.postgres_fixtures import set_isolation
 
 ROOT = Path(__file__).parents[3]
 PROCESSES = 8
@@ -64,16 +64,6 @@ async def admitted(dsn: str, scalers: Sequence[str]) -> int:
         return total
 
 
-def set_isolation(dsn: str, isolation: str) -> None:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        name = connection.info.dbname
-        connection.execute(
-            sql.SQL("alter database {} set default_transaction_isolation = {}").format(
-                sql.Identifier(name), sql.Literal(isolation)
-            )
-        )
-
-
 @pytest.mark.scenario("S09")
 @pytest.mark.parametrize(
     ("caps", "everything"),
@@ -82,13 +72,13 @@ def set_isolation(dsn: str, isolation: str) -> None:
 )
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
 async def test_eight_processes_are_admitted_up_to_the_cap_exactly(
-    dsn: str, isolation: str, caps: dict[str, int], everything: int | None
+    dsn: str, way: str, isolation: str, caps: dict[str, int], everything: int | None
 ) -> None:
     set_isolation(dsn, isolation)
-    async with Database.open(dsn) as db:
+    async with Database.open(way) as db:
         await set_caps(db, dict(caps), everything)
 
-        got = await admitted(dsn, list(caps))
+        got = await admitted(way, list(caps))
 
         assert got == CAP
         assert len(await Slots(db).list()) == CAP
@@ -99,19 +89,7 @@ async def test_without_the_admission_lock_the_cap_is_broken(dsn: str) -> None:
     """The test above can fail: the lock is what it proves."""
     async with Database.open(dsn) as db:
         await set_caps(db, {SCALER: CAP})
-        await db.fetch_all(
-            "create or replace function hatchway_lock() returns void language plpgsql as $$ begin return; end $$"
-        )
-        # A moment between looking and taking, so that it does not hang on luck whether two of them meet there.
-        await db.fetch_all(
-            """
-            create function linger() returns trigger language plpgsql as
-            $$ begin perform pg_sleep(0.02); return new; end $$
-            """
-        )
-        await db.fetch_all(
-            "create trigger linger before insert on scaler_spawning_agents for each row execute function linger()"
-        )
+        await break_the_admission_lock(db)
 
         assert await admitted(dsn, [SCALER]) > CAP
 

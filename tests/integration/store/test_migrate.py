@@ -13,7 +13,7 @@ import pytest
 
 from hatchway.errors import SchemaOutdated, StoreUnreachable
 from hatchway.store.installation import installation, installation_id, tie_namespace
-from hatchway.store.migrate import HEAD, check_revision, current_revision, migrate
+from hatchway.store.migrate import HEAD, DatabaseUnfit, check_revision, current_revision, migrate
 from hatchway.store.pool import Database
 from tests.integration.store.factory import TABLES
 from tests.support.postgres_fixtures import PostgresServer
@@ -59,6 +59,21 @@ def test_migrating_again_keeps_the_installation(empty: str) -> None:
     migrate(empty)
 
     assert installations(empty) == before
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_that_cannot_hold_every_text_is_refused_with_the_command_for_one_that_can(
+    server: PostgresServer, encoding: str
+) -> None:
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute(f"create database narrow encoding '{encoding}' locale 'C' template template0")
+    dsn = server.server.dsn("narrow")
+    try:
+        for call in (current_revision, migrate):
+            with pytest.raises(DatabaseUnfit, match=f"narrow is encoded in {encoding}.*createdb --encoding=UTF8"):
+                call(dsn)
+    finally:
+        server.drop(dsn)
 
 
 async def test_a_database_without_the_schema_says_the_command_to_run(empty: str) -> None:
