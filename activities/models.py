@@ -131,30 +131,26 @@ class TeardownInput(Payload):
     reason: ScaleDownReason
 
 
-class Completion(Payload):
-    result: JobResult
-    exit_code: int | None = None
-
-
 class TornDown(Payload):
-    """`completion` was read after the compute was gone: nobody can record one any more."""
-
     teardown: TeardownState
-    completion: Completion | None = None
 
 
 class AgentInput(Payload):
     agent_id: str
 
 
-class CompletionAnswer(Payload):
-    completion: Completion | None = None
-
-
 class ReleaseInput(Payload):
+    """What the workflow takes for the end. A completion that the agent has recorded stands above it."""
+
     agent_id: str
     end_reason: EndReason
-    result: JobResult | None = None
+
+
+class Decision(Payload):
+    """The outcome as it is written down, by this call or an earlier one."""
+
+    end_reason: EndReason
+    result: JobResult
 
 
 class Done(Payload):

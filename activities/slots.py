@@ -13,8 +13,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.errors import store_errors
 from activities.models import (
     AgentInput,
-    Completion,
-    CompletionAnswer,
+    Decision,
     Done,
     ReleaseInput,
     ReserveAnswer,
@@ -105,7 +104,7 @@ class SlotActivities:
                 return await self.reserve(ask)  # an apply wakes waiters before every worker has read what it says
             self._count_refusals(answer, reservation)
             if isinstance(answer, Held):
-                await self._finish_older_teardowns(answer.row)
+                await self._finish_older_teardowns(answer)
                 config = await self._config.of_row(answer.row)
                 return ReserveAnswer(kind=ReserveKind.HELD, slot=self._slot(ask.request, answer.row, config))
         match answer:
@@ -214,16 +213,10 @@ class SlotActivities:
             await self._wake((await self._slots.release(other.agent_id, EndReason.ADOPTION_TIMEOUT.value, None)).wake)
         return True
 
-    async def _finish_older_teardowns(self, row: SpawnRow) -> None:
+    async def _finish_older_teardowns(self, held: Held) -> None:
         """An older agent of this job may be closing with nobody at it: its machine is still paid for."""
-        if row.bound_job_id is None:
-            return
-        for older in await self._slots.by_job(row.bound_job_id):
-            if (
-                older.closing
-                and older.agent_id != row.agent_id
-                and await self._gone(older.workflow_id, older.workflow_first_run_id)
-            ):
+        for older in held.older:
+            if await self._gone(older.workflow_id, older.workflow_first_run_id):
                 await self._tear_down(older, EndReason(older.end_reason or EndReason.ADOPTION_TIMEOUT.value))
 
     async def _tear_down(self, row: SpawnRow, end: EndReason) -> None:
@@ -239,32 +232,22 @@ class SlotActivities:
     # ── release ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     @activity.defn
-    async def release(self, ask: ReleaseInput) -> Done:
-        """Free the slot, leave the line, and tell whoever was handed the room.
+    async def release(self, ask: ReleaseInput) -> Decision:
+        """Decide the outcome unless that was done before, free the slot, leave the line, tell who was handed the room.
 
-        Writes the outcome too, unless it was decided before; a completion that the agent has recorded stands above it.
+        The compute is gone: nobody can record a completion any more.
         """
         with store_errors(self._metrics):
-            released = await self._slots.release(ask.agent_id, ask.end_reason.value, ask.result and ask.result.value)
+            released = await self._slots.release(ask.agent_id, ask.end_reason.value, _unheard(ask))
             await self._wake(released.wake)
-        return Done()
+        return _decision(ask, released.end_reason, released.result)
 
     @activity.defn
-    async def record_outcome(self, ask: ReleaseInput) -> Done:
-        """Write the outcome down while the slot is still held: the job may be offered again."""
+    async def record_outcome(self, ask: ReleaseInput) -> Decision:
+        """Decide the outcome while the slot is still held: the job may be offered again."""
         with store_errors(self._metrics):
-            await self._outcomes.decide(ask.agent_id, ask.end_reason.value, ask.result and ask.result.value)
-        return Done()
-
-    @activity.defn
-    async def completion(self, ask: AgentInput) -> CompletionAnswer:
-        """The completion that the agent has reported, if it has."""
-        with store_errors(self._metrics):
-            return CompletionAnswer(completion=await self._completion(ask.agent_id))
-
-    async def _completion(self, agent_id: str) -> Completion | None:
-        found = await self._outcomes.completion(agent_id)
-        return Completion(result=JobResult(found[0]), exit_code=found[1]) if found else None
+            outcome = await self._outcomes.decide(ask.agent_id, ask.end_reason.value, _unheard(ask))
+        return _decision(ask, outcome.end_reason, outcome.result)
 
     @activity.defn
     async def request_drain(self, ask: AgentInput) -> Done:
@@ -314,6 +297,17 @@ async def start_teardown(
         id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
         static_summary=f"{agent_id} on host {facts.host_id}: {end.value}",
         rpc_timeout=RPC_LIMIT,
+    )
+
+
+def _unheard(ask: ReleaseInput) -> str | None:
+    """What is written down of a job when the store has no completion of it."""
+    return JobResult.UNKNOWN.value if ask.end_reason is EndReason.COMPLETED else None
+
+
+def _decision(ask: ReleaseInput, end_reason: str | None, result: str | None) -> Decision:
+    return Decision(
+        end_reason=EndReason(end_reason or ask.end_reason), result=JobResult(result) if result else JobResult.UNKNOWN
     )
 
 

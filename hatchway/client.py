@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from temporalio.api.workflowservice.v1 import GetSystemInfoRequest
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.envconfig import ClientConfig
@@ -44,6 +45,9 @@ from hatchway.task_queues import CONTROL
 RPC_LIMIT = timedelta(seconds=10)
 CONNECT_S = 5.0
 """As long as for Postgres. The SDK itself waits 30 s for a server that swallows packets; a refusal is known at once."""
+
+NAMES_FIRST_RUNS = (1, 32)
+"""The server's version from which a start's answer names the first run of the execution that it joined."""
 
 CLOSED_UNDER_THE_UPDATE = "AcceptedUpdateCompletedWorkflow"
 """The server's type for an update whose workflow was terminated while the handler waited."""
@@ -106,6 +110,7 @@ async def connect(**overrides: Any) -> Client:
 class HatchwayClient:
     def __init__(self, temporal: Client) -> None:
         self.temporal = temporal
+        self._first_runs: bool | None = None
 
     async def provision(self, request: ProvisionRequest, *, workflow_id: str | None = None) -> Started:
         """Start the provision of one agent, or join the one that this job has.
@@ -127,6 +132,9 @@ class HatchwayClient:
         except WorkflowAlreadyStartedError:
             closed = await self.temporal.get_workflow_handle(workflow_id).describe(rpc_timeout=RPC_LIMIT)
             return Started(workflow_id, closed.run_id, agent_id_of(closed.raw_description), joined=True)
+        run_id, first = handle.result_run_id, handle.first_execution_run_id
+        if run_id and first and await self._names_first_runs():
+            return Started(workflow_id, run_id, agent_id_for(first))
         described = await handle.describe(rpc_timeout=RPC_LIMIT)
         return Started(workflow_id, described.run_id, agent_id_of(described.raw_description))
 
@@ -215,6 +223,16 @@ class HatchwayClient:
                     raise
         return heard
 
+    async def _names_first_runs(self) -> bool:
+        """Whether the answer to a start that joins a run says where that began. Older servers name the latest reset."""
+        if self._first_runs is None:
+            info = await self.temporal.workflow_service.get_system_info(
+                GetSystemInfoRequest(), retry=True, timeout=RPC_LIMIT
+            )
+            version = re.match(r"(\d+)\.(\d+)", info.server_version)
+            self._first_runs = version is not None and tuple(map(int, version.groups())) >= NAMES_FIRST_RUNS
+        return self._first_runs
+
     def _handle(self, started: Started) -> WorkflowHandle[Any, Any]:
         return self.temporal.get_workflow_handle(started.workflow_id, run_id=started.run_id)
 
@@ -245,8 +263,12 @@ def agent_id_of(description: Any) -> str:
     A reset keeps the id of the run that it was reset from; so does the agent.
     """
     info = description.workflow_execution_info
-    first: str = info.first_run_id or info.execution.run_id
-    return "scaler-" + first.replace("-", "")
+    return agent_id_for(info.first_run_id or info.execution.run_id)
+
+
+def agent_id_for(first_run_id: str) -> str:
+    """The agent of the execution that began with this run."""
+    return "scaler-" + first_run_id.replace("-", "")
 
 
 def _failed(cause: BaseException | None) -> ProvisionFailed:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from temporalio import workflow
 
-from activities.models import Completion
+from activities.models import Decision
 from hatchway.model import ComputeExit, EndReason, JobResult, ReleaseRequest
 from hatchway.transitions import Facts
 
@@ -15,8 +15,8 @@ from hatchway.transitions import Facts
 class Evidence:
     adopted_by: str | None = None
     completed: bool = False
-    """A completion was signalled. What came of the job lies in the store, and is read when the compute is gone."""
-    completion: Completion | None = None
+    """A completion was signalled, or found in the store. What came of the job is read when the outcome is decided."""
+    result: JobResult = JobResult.UNKNOWN
     exit: ComputeExit | None = None
     last_output: str = ""
     """What the agent had printed when its teardown ended it, where its host told that in time."""
@@ -67,13 +67,10 @@ class Evidence:
         else:
             self.exit = self.exit or exited
 
-    def record_completion(self, completion: Completion | None) -> None:
-        if completion:
-            self.completed, self.completion = True, completion
-
-    @property
-    def result(self) -> JobResult:
-        return self.completion.result if self.completion else JobResult.UNKNOWN
+    def record_decision(self, decision: Decision) -> None:
+        """The store has decided. It may know of a completion that nobody has signalled yet."""
+        if decision.end_reason is EndReason.COMPLETED:
+            self.completed, self.result = True, decision.result
 
 
 def cancelled() -> bool:

@@ -327,27 +327,23 @@ class ProvisionWorkflow:
             if not self._seen.forgotten_by:
                 self._say(f"TeardownWorkflow teardown/{self._agent_id}, which goes on trying", taken.error)
             return TeardownState.PENDING
-        self._seen.record_completion(taken.torn.completion)
         return taken.torn.teardown
 
     async def _decide_and_release(self, facts: TeardownFacts | None, teardown: TeardownState) -> EndReason:
         """The outcome, from every fact, written down once; then the slot is free, or handed over while it is not."""
-        pending = teardown is TeardownState.PENDING and not self._seen.forgotten_by
-        if teardown is TeardownState.PENDING:
-            answer = await store(
-                SlotActivities.completion, AgentInput(agent_id=self._agent_id), summary="look for a completion"
+        believed = ReleaseInput(agent_id=self._agent_id, end_reason=self._end())
+        if facts and teardown is TeardownState.PENDING and not self._seen.forgotten_by:
+            decided = await store(
+                SlotActivities.record_outcome, believed, summary=f"decide: {believed.end_reason.value}"
             )
-            self._seen.record_completion(answer.completion)
-        end = self._end()
-        outcome = ReleaseInput(
-            agent_id=self._agent_id, end_reason=end, result=self._seen.result if end is EndReason.COMPLETED else None
-        )
-        if pending and facts:
-            await store(SlotActivities.record_outcome, outcome, summary=f"decide: {end.value}")
-            await self._hand_over(facts, end)
+            self._seen.record_decision(decided)
+            await self._hand_over(facts, self._end())
         else:
-            await store(SlotActivities.release, outcome, summary=f"release the slot: {end.value}")
-        return end
+            decided = await store(
+                SlotActivities.release, believed, summary=f"release the slot: {believed.end_reason.value}"
+            )
+            self._seen.record_decision(decided)
+        return self._end()
 
     async def _hand_over(self, facts: TeardownFacts, end: EndReason) -> None:
         self._handed_over = True

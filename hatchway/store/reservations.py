@@ -115,10 +115,14 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class Held(_Answer):
-    """The agent has a slot. `resumed`: it had one before this call, and the row says how far it got."""
+    """The agent has a slot. `resumed`: it had one before this call, and the row says how far it got.
+
+    `older`: agents of the same job that are still being torn down.
+    """
 
     row: SpawnRow
     resumed: bool
+    older: list[SpawnRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +211,8 @@ def parse_answer(answer: Mapping[str, Any]) -> ReserveAnswer:
     wake = wakes(answer.get("wake"))
     match answer["answer"]:
         case "held":
-            return Held(SpawnRow.from_json(answer["row"]), answer["resumed"], wake=wake)
+            older = [SpawnRow.from_json(row) for row in answer["older"] or ()]
+            return Held(SpawnRow.from_json(answer["row"]), answer["resumed"], older, wake=wake)
         case "already-ended":
             return AlreadyEnded(answer["end_reason"], wake=wake)
         case "job-served":

@@ -47,6 +47,14 @@ begin
   return null;
 end $$;
 
+-- The answer to whoever holds a slot. `older`: closing rows of its job, which may have nobody at them.
+create function hatchway_held(s scaler_spawning_agents, p_resumed boolean, p_wake jsonb) returns jsonb
+language sql stable as $$
+  select jsonb_build_object('answer', 'held', 'resumed', p_resumed, 'row', hatchway_row(s), 'wake', p_wake,
+           'older', (select jsonb_agg(hatchway_row(o))
+                       from scaler_spawning_agents o
+                      where o.bound_job_id = s.bound_job_id and o.agent_id <> s.agent_id and o.state = 'closing')) $$;
+
 -- The outcome of the agent that served this job, as long as it is kept; also while its row still stands.
 create function hatchway_job_served(p_job text) returns jsonb language sql stable as $$
   select to_jsonb(o) || jsonb_build_object(
@@ -102,7 +110,7 @@ begin
   select * into s from scaler_spawning_agents where agent_id = v_agent;
   if found then
     if s.state <> 'granted' then                        -- a repeat: the reply that named whom to wake may be lost
-      return jsonb_build_object('answer', 'held', 'resumed', true, 'row', hatchway_row(s), 'wake', hatchway_wake(true));
+      return hatchway_held(s, true, hatchway_wake(true));
     end if;
     update scaler_spawning_agents
        set state = 'reserved',
@@ -110,7 +118,7 @@ begin
            state_version = state_version + 1
      where agent_id = v_agent and state = 'granted';    -- a close does not wait for the lock
     select * into s from scaler_spawning_agents where agent_id = v_agent;
-    return jsonb_build_object('answer', 'held', 'resumed', true, 'row', hatchway_row(s), 'wake', '[]'::jsonb);
+    return hatchway_held(s, true, '[]');
   end if;
 
   -- One look at everything that could speak against a slot: nearly always nothing does, and everybody who waits for
@@ -152,7 +160,7 @@ begin
       s := hatchway_take('reserved', v_agent, c->>'scaler', (c->>'mcpu')::bigint, (c->>'mem_bytes')::bigint,
                          args->>'workflow_id', v_job, (args->'spawn') || (c->'spawn'),
                          (args->>'config_version')::bigint);
-      return jsonb_build_object('answer', 'held', 'resumed', false, 'row', hatchway_row(s), 'wake', '[]'::jsonb);
+      return hatchway_held(s, false, '[]');
     end loop;
     if not v_wait then
       return jsonb_build_object('answer', 'refused', 'bound', hatchway_bounds(args->'candidates', 1));
@@ -179,17 +187,16 @@ begin
   perform hatchway_pump(v_lines);
   update scaler_spawning_agents set state = 'reserved' where agent_id = v_agent and state = 'granted' returning * into s;
   if found then
-    answer := jsonb_build_object('answer', 'held', 'resumed', false, 'row', hatchway_row(s));
-  else
-    answer := jsonb_build_object('position', hatchway_position(v_agent));
-    answer := answer || jsonb_build_object(
-      'answer', case when v_wait then 'waiting' else 'refused' end,
-      'bound', hatchway_bounds(args->'candidates', (answer->>'position')::int));
-    if not v_wait then                                  -- the scopes that it held are open to those behind it
-      perform hatchway_pump(v_lines || hatchway_leave(v_agent));
-    end if;
+    return hatchway_held(s, false, hatchway_wake(seen.waits));                -- it may be a repeat, as above
   end if;
-  return answer || jsonb_build_object('wake', hatchway_wake(seen.waits));     -- it may be a repeat, as above
+  answer := jsonb_build_object('position', hatchway_position(v_agent));
+  answer := answer || jsonb_build_object(
+    'answer', case when v_wait then 'waiting' else 'refused' end,
+    'bound', hatchway_bounds(args->'candidates', (answer->>'position')::int));
+  if not v_wait then                                    -- the scopes that it held are open to those behind it
+    perform hatchway_pump(v_lines || hatchway_leave(v_agent));
+  end if;
+  return answer || jsonb_build_object('wake', hatchway_wake(seen.waits));
 end $$;
 
 -- Also leaves the line, also fences a reserve that is still on its way; safe to repeat.
