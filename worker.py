@@ -51,6 +51,7 @@ from hatchway.host.watch import HostWatch
 from hatchway.labels import platform_of
 from hatchway.model import ComputeExit
 from hatchway.store.adoption import Adoption
+from hatchway.store.backoff import Backoff
 from hatchway.store.census import Census
 from hatchway.store.claims import Claims
 from hatchway.store.config_versions import ConfigVersions
@@ -160,6 +161,7 @@ class Fleet:
         self._presence = Presence(db)
         self._census = Census(db)
         self._line = Line(db)
+        self._backoff = Backoff(db)
         self._metrics = metrics.Metrics.of(temporal)
         self._installation = Installation(
             id=installation,
@@ -276,7 +278,7 @@ class Fleet:
             self._slots, self._adoption, self._outcomes, self._config, self._temporal,
             metrics=self._metrics, instance_id=self._instance_id, platform=self._installation.platform,
         )  # fmt: skip
-        adoption = AdoptionActivities(self._adoption, self._metrics)
+        adoption = AdoptionActivities(self._adoption, self._backoff, self._config, self._metrics)
         auth = AuthActivities(self._config)
         sweep = SweepActivities(self._line, self._slots, self._temporal, self._metrics)
         return Worker(
@@ -284,7 +286,7 @@ class Fleet:
             task_queue=CONTROL,
             workflows=workflows.ALL,
             activities=[
-                slots.reserve, slots.release, slots.record_outcome, slots.completion, slots.request_drain,
+                slots.reserve, slots.release, slots.record_outcome, slots.request_drain,
                 adoption.adopt, adoption.close, auth.resolve_container_auth, sweep.line,
             ],
             identity=self._instance_id,
@@ -298,10 +300,10 @@ class Fleet:
             self._on_host[host_id],
             self._slots,
             self._claims,
-            self._outcomes,
             self._config,
             self._installation,
             self._metrics,
+            self._backoff,
         )
 
     def _compute_worker(self, key: tuple[str, int], compute: ComputeActivities) -> Worker:

@@ -13,8 +13,9 @@ from datetime import timedelta
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from activities.errors import patiently, store_errors
-from activities.models import Completion, SpawnAnswer, SpawnInput, TeardownInput, TornDown
+from activities.errors import patiently
+from activities.failures import blames_scaler
+from activities.models import SpawnAnswer, SpawnInput, TeardownInput, TornDown
 from hatchway.agent_env import compose_agent_env
 from hatchway.backends.base import Accepted, Backend, SpawnSpec
 from hatchway.backends.errors import redact
@@ -32,13 +33,13 @@ from hatchway.errors import (
 )
 from hatchway.labels import agent_labels
 from hatchway.metrics import Metrics
-from hatchway.model import ComputeRef, JobResult, ScaleDownReason, TeardownFacts, TeardownState
+from hatchway.model import ComputeRef, ScaleDownReason, TeardownFacts, TeardownState
 from hatchway.registry.auth import RegistryAuth
 from hatchway.registry.pull import pull_credentials
 from hatchway.resources import shape
 from hatchway.secrets.env import resolve_env
+from hatchway.store.backoff import Backoff
 from hatchway.store.claims import Claims
-from hatchway.store.outcomes import Outcomes
 from hatchway.store.slots import BoundToHost, Slots, SpawnRow, Stamped
 from hatchway.store.slots import Closing as RowClosing
 
@@ -47,6 +48,9 @@ HEARTBEAT_EVERY = 5.0
 """Seconds. Each heartbeat that reaches the server is an action: a quick spawn needs none, a slow one shows progress."""
 
 CLAIM_PREFIX_LENGTH = 12
+
+UNFORESEEN = "unforeseen"
+"""What a backend's bug is counted as."""
 
 
 @dataclass(frozen=True)
@@ -77,19 +81,19 @@ class ComputeActivities:
         backends: Mapping[str, Backend],
         slots: Slots,
         claims: Claims,
-        outcomes: Outcomes,
         config: CurrentConfig,
         installation: Installation,
         metrics: Metrics,
+        backoff: Backoff,
     ) -> None:
         self._host_id = host_id
         self._backends = backends
         self._slots = slots
         self._claims = claims
-        self._outcomes = outcomes
         self._config = config
         self._installation = installation
         self._metrics = metrics
+        self._backoff = backoff
 
     # ── spawn ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -101,6 +105,7 @@ class ComputeActivities:
         by the one who made it, because its teardown may have looked before there was anything to see.
         """
         handled: set[str] = set()
+        row: SpawnRow | None = None
         try:
             async with heartbeats() as progress:
                 row = await self._stamp(ask)
@@ -115,10 +120,10 @@ class ComputeActivities:
                     await self._undo(row, compute)
                     raise closing("it was closed while its compute was being made, which has been removed again")
         except SpawnError as e:
-            self._metrics.spawn_failed(e.code.value)
+            await self._failed(ask, row, e.code, redact(str(e), handled))
             raise spawn_failure(e, handled) from None
         except (AuthError, SecretError) as e:
-            self._metrics.spawn_failed(SpawnCode.AUTH_DENIED.value)
+            await self._failed(ask, row, SpawnCode.AUTH_DENIED, redact(str(e), handled))
             raise spawn_failure(PermanentSpawnError(SpawnCode.AUTH_DENIED, str(e)), handled) from None
         except ApplicationError:
             raise
@@ -126,9 +131,31 @@ class ComputeActivities:
             # A backend's bug or an SDK's own error may quote what it was given. It is retried, without its quotes.
             words = redact(f"{type(e).__name__}: {e}", handled)
             activity.logger.error("the backend failed in an unforeseen way: %s", words)
-            self._metrics.spawn_failed("unforeseen")
+            await self._failed(ask, row, None, words)
             raise ApplicationError(words, type=ErrorType.SPAWN_FAILED) from None
         return SpawnAnswer(compute=compute)
+
+    async def _failed(self, ask: SpawnInput, row: SpawnRow | None, code: SpawnCode | None, words: str) -> None:
+        """Count the attempt; let the scaler back off unless it is the job's own doing. `code` None: unforeseen."""
+        word = code.value if code else UNFORESEEN
+        self._metrics.spawn_failed(word)
+        if row is None:  # not even stamped: the database was asked, no backend
+            return
+        config = await patiently(lambda: self._config.of_row(row))
+        scaler = config.scaler(row.scaler)
+        if scaler is None or not blames_scaler(code, ask.request, scaler):
+            return
+        await patiently(
+            lambda: self._backoff.failed(
+                row.scaler,
+                row.agent_id,
+                began_at=row.read_at,
+                code=word,
+                message=words,
+                base=config.backoff.base,
+                max=config.backoff.max,
+            )
+        )
 
     async def _stamp(self, ask: SpawnInput) -> SpawnRow:
         stamped = await patiently(lambda: self._slots.stamp_host(ask.agent_id, self._host_id, ask.spawn_timeout))
@@ -231,18 +258,13 @@ class ComputeActivities:
 
     @activity.defn
     async def teardown(self, ask: TeardownInput) -> TornDown:
-        """Destroy the agent's compute, found by its agent id; absent is gone. Answers the completion, if any."""
+        """Destroy the agent's compute, found by its agent id; absent is gone."""
         async with heartbeats():
             try:
                 gone = await self._backend(ask.facts.backend_type).destroy(ask.agent_id, ask.facts, ask.reason)
             except DestroyError as e:
                 raise ApplicationError(str(e), type="DestroyError") from None
-        with store_errors(self._metrics):
-            found = await self._outcomes.completion(ask.agent_id)
-        return TornDown(
-            teardown=TeardownState.ACCEPTED if isinstance(gone, Accepted) else TeardownState.CONFIRMED,
-            completion=Completion(result=JobResult(found[0]), exit_code=found[1]) if found else None,
-        )
+        return TornDown(teardown=TeardownState.ACCEPTED if isinstance(gone, Accepted) else TeardownState.CONFIRMED)
 
     def _backend(self, kind: str | None) -> Backend:
         """Workers of one host may reach different backends: one that lacks this kind leaves it to the others."""

@@ -65,7 +65,7 @@ class SweepActivities:
                 pending += await self._give_back(grant, done)
 
     async def _look_into(self, grants: Iterable[Wake], done: dict[str, int]) -> None:
-        """A signal reaches whoever has the workflow id now. Another start of it takes up no grant that is not its own."""
+        """A signal reaches whoever has the workflow id now: another start of it takes up no grant but its own."""
         for grant in grants:
             if await self._gone(grant):
                 await self._hand_over(await self._give_back(grant, done), done)

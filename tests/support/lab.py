@@ -45,6 +45,7 @@ from hatchway.model import (
     SweepRequest,
 )
 from hatchway.store.adoption import Adoption
+from hatchway.store.backoff import Backoff
 from hatchway.store.claims import Claims
 from hatchway.store.config_versions import ConfigVersions
 from hatchway.store.installation import installation_id
@@ -231,10 +232,10 @@ class Lab:
             {"bare-metal": backend},
             self.slots,
             Claims(self.db),
-            self.outcomes,
             CurrentConfig(ConfigVersions(self.db), self.environ),
             Installation(id=self.installation, gateway_url="http://127.0.0.1:1", agent_env={}, platform="linux/amd64"),
             self.metrics,
+            Backoff(self.db),
         )
 
     # ── invariants ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -257,14 +258,14 @@ def control_worker(lab: Lab) -> Worker:
         lab.slots, lab.adoption, lab.outcomes, current, lab.temporal,
         metrics=lab.metrics, instance_id="lab", platform="linux/amd64",
     )  # fmt: skip
-    adoption, auth = AdoptionActivities(lab.adoption, lab.metrics), AuthActivities(current)
+    adoption, auth = AdoptionActivities(lab.adoption, Backoff(lab.db), current, lab.metrics), AuthActivities(current)
     sweep = SweepActivities(Line(lab.db), lab.slots, lab.temporal, lab.metrics)
     return Worker(
         lab.temporal,
         task_queue=CONTROL,
         workflows=workflows.ALL,
         activities=[
-            slots.reserve, slots.release, slots.record_outcome, slots.completion, slots.request_drain,
+            slots.reserve, slots.release, slots.record_outcome, slots.request_drain,
             adoption.adopt, adoption.close, auth.resolve_container_auth, sweep.line,
         ],
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),

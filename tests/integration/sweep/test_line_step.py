@@ -38,7 +38,7 @@ async def _waits(lab: Lab, **request: Any) -> Started:
 
 async def _age(lab: Lab, table: str, column: str, agent_id: str) -> None:
     await lab.db.fetch_all(
-        f"update {table} set {column} = {column} - interval '1 hour' where agent_id = %(a)s",  # type: ignore[arg-type]  # noqa: S608
+        f"update {table} set {column} = {column} - interval '1 hour' where agent_id = %(a)s",  # noqa: S608
         {"a": agent_id},
     )
 
