@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from temporalio import activity
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -26,6 +26,7 @@ from hatchway.config.current import CurrentConfig
 from hatchway.config.schema import Config
 from hatchway.errors import DeclineReason
 from hatchway.labels import agent_labels
+from hatchway.liveness import workflow_is_gone
 from hatchway.matching import Candidate as LabelSetMatch
 from hatchway.metrics import Metrics
 from hatchway.model import (
@@ -269,19 +270,6 @@ class SlotActivities:
                 if e.status is not RPCStatusCode.NOT_FOUND:
                     raise
                 pending += (await self._slots.returned(grant.agent_id)).wake
-
-
-async def workflow_is_gone(temporal: Client, workflow_id: str, first_run_id: str | None) -> bool:
-    """Closed, forgotten by the server, or another start under the same id."""
-    try:
-        found = await temporal.get_workflow_handle(workflow_id).describe(rpc_timeout=RPC_LIMIT)
-    except RPCError as e:
-        if e.status is RPCStatusCode.NOT_FOUND:
-            return True
-        raise
-    if found.status is not WorkflowExecutionStatus.RUNNING:
-        return True
-    return found.raw_description.workflow_execution_info.first_run_id != first_run_id
 
 
 async def start_teardown(

@@ -10,7 +10,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.errors import store_errors
-from activities.slots import workflow_is_gone
+from hatchway.liveness import workflow_is_gone
 from hatchway.metrics import Metrics
 from hatchway.model import EndReason, GrantedRequest, SweepRequest, SweptStep
 from hatchway.store.rows import Wake

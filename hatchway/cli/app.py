@@ -12,7 +12,23 @@ from typing import Annotated
 
 import typer
 
-from hatchway.cli import agent, agents, config, database, dev, gateway, image, logs, provision, setup, show, worker
+from hatchway.cli import (
+    agent,
+    agents,
+    config,
+    database,
+    dev,
+    doctor,
+    drain,
+    gateway,
+    image,
+    logs,
+    provision,
+    setup,
+    show,
+    status,
+    worker,
+)
 from hatchway.cli.failures import ExitCode, report, usage
 
 app = typer.Typer(
@@ -55,6 +71,9 @@ app.command("logs", rich_help_panel=WORK)(logs.logs)
 app.command("release", rich_help_panel=WORK)(agents.release)
 app.command("cancel", rich_help_panel=WORK)(agents.cancel)
 app.command("forget", rich_help_panel=WORK)(agents.forget)
+app.command("drain", rich_help_panel=WORK)(drain.drain)
+app.command("status", rich_help_panel=LOOK)(status.status)
+app.command("doctor", rich_help_panel=LOOK)(doctor.doctor)
 app.add_typer(config.app, name="config", rich_help_panel=LOOK)
 app.add_typer(database.app, name="db", rich_help_panel=LOOK)
 app.add_typer(image.app, name="image", rich_help_panel=LOOK)

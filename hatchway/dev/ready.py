@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import httpx
-from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
+
+from hatchway.polling import is_polled
 
 PATIENCE_S = 6.0
 """A little more than a gateway gives its own two servers to answer."""
@@ -17,7 +16,7 @@ PATIENCE_S = 6.0
 async def missing(client: Client, gateway_url: str, queues: Sequence[str]) -> list[str]:
     """What is not there yet, in words: the gateway, or a worker on one of the task queues."""
     found = [] if await _answers(f"{gateway_url}/readyz") else ["the gateway"]
-    return found + [f"a worker on task queue {queue}" for queue in queues if not await _polled(client, queue)]
+    return found + [f"a worker on task queue {queue}" for queue in queues if not await is_polled(client, queue)]
 
 
 async def _answers(url: str) -> bool:
@@ -27,14 +26,3 @@ async def _answers(url: str) -> bool:
             return (await http.get(url)).status_code == 200
         except httpx.TransportError:
             return False
-
-
-async def _polled(client: Client, queue: str) -> bool:
-    answer = await client.workflow_service.describe_task_queue(
-        DescribeTaskQueueRequest(
-            namespace=client.namespace,
-            task_queue=TaskQueue(name=queue),
-            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
-        )
-    )
-    return bool(answer.pollers)

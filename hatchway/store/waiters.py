@@ -17,6 +17,7 @@ class Waiter:
 
     agent_id: str
     workflow_id: str
+    first_run_id: str | None
     job_id: str | None
     priority: int
     scalers: list[str]
@@ -97,11 +98,19 @@ class Line:
         )
         return Drained(answer["changed"], wakes(answer["wake"])) if answer["known"] else None
 
+    async def scalers(self) -> list[str]:
+        """The scalers of the config in force, by name."""
+        rows = await self._db.fetch_all(
+            "select scaler_name from scaler_capacity where scaler_name is not null and not retired order by scaler_name"
+        )
+        return [name for (name,) in rows]
+
     async def list(self, limit: int | None = None) -> list[Waiter]:
         """Everybody who waits, or the first of them; first come first within a priority, 1 first."""
         rows = await self._db.fetch_all(
             """
-            select first.agent_id, first.workflow_id, first.job_id, first.priority, every.scalers, every.parked,
+            select first.agent_id, first.workflow_id,
+                   first.spawn->>'workflow_first_run_id', first.job_id, first.priority, every.scalers, every.parked,
                    now() - first.enqueued_at, first.deadline_at
               from (select * from scaler_waiters where rank = 1 order by priority, seq limit %(limit)s) first
              cross join lateral (

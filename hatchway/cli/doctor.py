@@ -1,0 +1,147 @@
+"""`hatchway doctor`: what is not as it should be, where, and what to do. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from hatchway.cli.connections import database, hatchway_client, run_async
+from hatchway.cli.failures import ExitCode
+from hatchway.cli.output import JsonOption, cell, emit
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from hatchway.store.pool import Database
+
+LATE_GRANT = timedelta(minutes=2)
+"""Two sweeps have gone by that would have given it back or signalled it."""
+
+WAITERS_LOOKED_AT = 200
+"""The first in the line: each costs a call to Temporal."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    check: str
+    what: str
+    where: str
+    todo: str
+
+
+def doctor(json: JsonOption = False) -> int:
+    """Compare what admission counts with what is there, and see that the schedules run and the queues are polled.
+
+    Exit code 1 when something is wrong; each finding says what, where, and what to do.
+    """
+    checked, findings = run_async(_doctor())
+    if json:
+        emit({"ok": not findings, "checked": checked, "findings": [asdict(f) for f in findings]}, json_wanted=True)
+    else:
+        for check in checked:
+            wrong = [f for f in findings if f.check == check]
+            print(f"{check}: {'ok' if not wrong else len(wrong)}")
+            for finding in wrong:
+                print(f"  {cell(finding.what)}\n    where: {cell(finding.where)}\n    do:    {cell(finding.todo)}")
+    return ExitCode.FAILED if findings else ExitCode.DONE
+
+
+async def _doctor() -> tuple[list[str], list[Finding]]:
+    async with database() as db, hatchway_client() as client:
+        findings = []
+        for check in CHECKS.values():
+            findings += [finding async for finding in check(db, client.temporal)]
+        return list(CHECKS), findings
+
+
+async def _counters(db: Database, _temporal: Client) -> AsyncIterator[Finding]:
+    from hatchway.store.audit import Audit
+
+    audit = Audit(db)
+    for wrong in await audit.miscounts():
+        names = ("agents", "millicpu", "bytes")
+        off = [
+            f"{counted} {name} counted, {reserved} reserved"
+            for name, counted, reserved in zip(names, wrong.counted, wrong.reserved, strict=True)
+            if counted != reserved
+        ]
+        yield Finding(
+            "counters", ", ".join(off), f"scaler_capacity, scope {wrong.scope}",
+            "Somebody has written to these tables by hand, or a trigger is missing: compare with scaler_reservations, "
+            "correct the counters in one transaction that holds the admission lock, and report it.",
+        )  # fmt: skip
+    for agent_id in await audit.slots_without_reservation():
+        yield Finding(
+            "counters", "an agent holds a slot that no cap counts", f"agent {agent_id}",
+            f"See `hatchway show {agent_id}`; once it has ended, all is well again.",
+        )  # fmt: skip
+
+
+async def _grants(db: Database, _temporal: Client) -> AsyncIterator[Finding]:
+    from hatchway.store.audit import Audit
+
+    for late in await Audit(db).late_grants(LATE_GRANT):
+        yield Finding(
+            "grants", f"a slot was handed over {round(late.age.total_seconds())} s ago, and nobody has taken it up",
+            f"scaler {late.scaler}, agent {late.agent_id}, workflow {late.workflow_id}",
+            "Is a worker up, and does the sweep run? It signals such a workflow, or gives its slot back.",
+        )  # fmt: skip
+
+
+async def _waiters(db: Database, temporal: Client) -> AsyncIterator[Finding]:
+    from hatchway.liveness import workflow_is_gone
+    from hatchway.store.waiters import Line
+
+    for waiter in await Line(db).list(WAITERS_LOOKED_AT):
+        if await workflow_is_gone(temporal, waiter.workflow_id, waiter.first_run_id):
+            yield Finding(
+                "waiters", "it stands in the line, and its workflow has closed or is gone",
+                f"agent {waiter.agent_id}, workflow {waiter.workflow_id}, waits for {', '.join(waiter.scalers)}",
+                "Nothing: its slot is given back when its turn comes, and the sweep takes it out after its deadline. "
+                "Somebody has terminated it: cancel provisions instead.",
+            )  # fmt: skip
+
+
+async def _schedules(_db: Database, temporal: Client) -> AsyncIterator[Finding]:
+    from hatchway.schedules import look_at_schedules
+
+    for found in await look_at_schedules(temporal):
+        where = f"namespace {temporal.namespace}, schedule {found.id}"
+        if found.missing:
+            yield Finding("schedules", "the schedule is missing", where, "Run `hatchway setup`.")
+        elif found.paused:
+            note = f": {found.note}" if found.note else ""
+            yield Finding(
+                "schedules", f"the schedule is paused{note}", where,
+                f"`temporal schedule toggle --unpause --schedule-id {found.id} --reason …` when it may run again.",
+            )  # fmt: skip
+
+
+async def _queues(db: Database, temporal: Client) -> AsyncIterator[Finding]:
+    from hatchway.polling import is_polled
+    from hatchway.store.audit import Audit
+    from hatchway.store.waiters import Line
+    from hatchway.task_queues import CONTROL, host_queue, spawn_queue
+
+    wanted = {CONTROL: "Start a worker: nothing goes on without one."}
+    for scaler in await Line(db).scalers():
+        wanted[spawn_queue(scaler)] = f"Start a worker that reaches the backend of scaler {scaler}, or drain it."
+    for host in await Audit(db).hosts():
+        wanted[host_queue(host)] = (
+            f"Start a worker on host {host}: agents of it hold slots until it confirms that they are gone. If the host "
+            "is gone for good: `hatchway forget AGENT` for each of them."
+        )
+    for queue, todo in wanted.items():
+        if not await is_polled(temporal, queue):
+            yield Finding("queues", "no worker polls it", f"task queue {queue}", todo)
+
+
+CHECKS: dict[str, Callable[[Database, Client], AsyncIterator[Finding]]] = {
+    "counters": _counters,
+    "grants": _grants,
+    "waiters": _waiters,
+    "schedules": _schedules,
+    "queues": _queues,
+}
