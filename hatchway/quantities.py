@@ -110,6 +110,6 @@ def say_cpus(mcpu: int) -> str:
 def say_memory(size: int) -> str:
     """Bytes in the largest unit that divides them: 2**30 is `1Gi`. `parse_memory` gives the same back."""
     for unit in ("Gi", "Mi", "Ki"):
-        if size % _UNITS[unit] == 0:
+        if size and size % _UNITS[unit] == 0:
             return f"{size // _UNITS[unit]}{unit}"
     return str(size)

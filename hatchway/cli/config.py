@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -173,6 +172,7 @@ def _put_in_force(
     json: bool,
 ) -> None:
     async def work() -> tuple[Plan, Applied | None, str | None]:
+        from hatchway.client import whoami
         from hatchway.config.plan import carry_out, plan
         from hatchway.store.config_versions import ConfigVersions
 
@@ -181,7 +181,7 @@ def _put_in_force(
             planned = await plan(versions, await given(versions), expected)
             if dry_run:
                 return planned, None, None
-            applied = await carry_out(versions, planned, source=source, by=by or getpass.getuser(), note=note)
+            applied = await carry_out(versions, planned, source=source, by=by or whoami(), note=note)
             return planned, applied, await _told(db, applied)
 
     planned, applied, untold = run_async(work())

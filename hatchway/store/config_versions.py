@@ -37,8 +37,8 @@ class TypeChange:
     waiters: int
 
     def __str__(self) -> str:
-        there = [f"{self.agents} agents"] if self.agents else []
-        there += [f"{self.waiters} waiting jobs"] if self.waiters else []
+        counted = ((self.agents, "agent"), (self.waiters, "waiting job"))
+        there = [f"{number} {what}{'' if number == 1 else 's'}" for number, what in counted if number]
         return (
             f"scaler {self.scaler} cannot change from {self.was} to {self.becomes} while it has {' and '.join(there)}: "
             "give the new one another name, or take the old one out, apply, and try again when its agents have gone"
