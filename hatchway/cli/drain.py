@@ -54,5 +54,8 @@ async def _drain(scaler: str, by: str | None, *, accepting: bool) -> Drained:
                 with temporal_errors():
                     await wake(await temporal(), Slots(db), done.wake)
             except HatchwayError as e:  # the drain stands all the same
-                print(f"those who wait for it were not all told ({e}); the next sweep tells them", file=sys.stderr)
+                print(
+                    f"those who wait for it were not all told ({e}); the next sweep tells those who got a slot",
+                    file=sys.stderr,
+                )
         return done
