@@ -20,8 +20,8 @@ MAX_CAP_MCPU = 10_000_000_000
 MAX_CAP_BYTES = 2**60
 """What a cap may say, over a whole fleet: a thousand times as much, and still a bigint."""
 
-_CPUS = re.compile(r"(?P<number>[0-9]{1,12}(?:\.[0-9]{1,12})?)(?P<milli>m?)")
-_MEMORY = re.compile(r"(?P<number>[0-9]{1,18}(?:\.[0-9]{1,12})?)(?P<unit>k|m|g|Ki|Mi|Gi)?")
+_CPUS = re.compile(r"(?P<number>[0-9]{1,30}(?:\.[0-9]{1,12})?)(?P<milli>m?)")
+_MEMORY = re.compile(r"(?P<number>[0-9]{1,30}(?:\.[0-9]{1,12})?)(?P<unit>k|m|g|Ki|Mi|Gi)?")
 _UNITS = {None: 1, "k": 2**10, "m": 2**20, "g": 2**30, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 _CPUS_FORM = "write CPUs as a number (0.5 is half a core) or in thousandths (500m)"

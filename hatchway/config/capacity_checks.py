@@ -141,7 +141,7 @@ def _check_warm_shape(
     ]
     for where, cap in caps:
         for kind in _too_large(one, cap):
-            yield (), f"can never be filled: one agent's {kind} are more than {where} allows"
+            yield (), f"can never be filled: one agent takes more {kind} than {where} allows"
 
 
 def _too_large(one: Shape, cap: ResourceCap | None) -> Iterator[str]:
@@ -150,4 +150,4 @@ def _too_large(one: Shape, cap: ResourceCap | None) -> Iterator[str]:
     if cap.max_mcpu is not None and one.mcpu > cap.max_mcpu:
         yield "cpus"
     if cap.max_mem_bytes is not None and one.mem_bytes > cap.max_mem_bytes:
-        yield "bytes of memory"
+        yield "memory"

@@ -62,6 +62,8 @@ class Document:
     data: Plain = None
     marks: dict[Path_, tuple[int, int]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    unread: set[Path_] = field(default_factory=set)
+    """Where a value stood that was found fault with and not read: what stands there in `data` means nothing."""
 
     def finding(self, path: Path_, message: str, *, shown_as: Path_ | None = None) -> Finding:
         """A finding at `path`, or at the closest enclosing value that exists. `shown_as` is how the path is spelled."""
@@ -76,13 +78,13 @@ def read_document(file: Path) -> Document:
     try:
         text = _read(file)
     except _Unreadable as e:
-        document.findings.append(Finding(file, str(e)))
+        document.findings.append(Finding(file, str(e), line=e.line, column=e.column))
         return document
     try:
         root = YAML(typ="safe", pure=True).compose(io.StringIO(text))
     except ReaderError as e:
-        line = text.count("\n", 0, e.position) + 1
-        document.findings.append(Finding(file, "holds a control character", line=line, column=1))
+        line, column = text.count("\n", 0, e.position) + 1, e.position - text.rfind("\n", 0, e.position)
+        document.findings.append(Finding(file, "holds a control character", line=line, column=column))
     except MarkedYAMLError as e:
         document.findings.append(_syntax(file, e))
     except (YAMLError, RecursionError):
@@ -96,7 +98,10 @@ def read_document(file: Path) -> Document:
 
 
 class _Unreadable(Exception):
-    pass
+    def __init__(self, message: str, line: int = 0, column: int = 0) -> None:
+        super().__init__(message)
+        self.line = line
+        self.column = column
 
 
 def _read(file: Path) -> str:
@@ -115,8 +120,8 @@ def _read(file: Path) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as e:
-        line = data.count(b"\n", 0, e.start) + 1
-        raise _Unreadable(f"is not UTF-8 text (line {line}); save it as UTF-8") from None
+        line, column = data.count(b"\n", 0, e.start) + 1, e.start - data.rfind(b"\n", 0, e.start)
+        raise _Unreadable("is not UTF-8 text; save the file as UTF-8", line, column) from None
 
 
 def _why(error: OSError) -> str:
@@ -129,12 +134,14 @@ def _why(error: OSError) -> str:
 
 def _syntax(file: Path, error: MarkedYAMLError) -> Finding:
     problem = str(error.problem or error.context or "is not YAML")
+    # A scanner's problem quotes one character or an alias' name at most, never a value.
+    mark = error.problem_mark or error.context_mark
     if "'\\t'" in problem:
         problem = "a tab cannot indent YAML; use spaces"
     elif "another document" in problem:
         problem = "a second document starts here (---); a file holds one"
-    # A scanner's problem quotes one character or an alias' name at most, never a value.
-    mark = error.problem_mark or error.context_mark
+    elif mark and error.context_mark and error.context_mark.line < mark.line:
+        problem += f", inside what begins on line {error.context_mark.line + 1}"
     return Finding(file, problem, line=mark.line + 1 if mark else 0, column=mark.column + 1 if mark else 0)
 
 
@@ -222,6 +229,7 @@ class _Plainer:
 
     def _foreign(self, node: Node, path: Path_) -> Plain:
         self._find(node, path, "has a YAML tag (!…), which a configuration does not use")
+        self._document.unread.add(path)
         return None
 
     def _mark(self, path: Path_, node: Node) -> None:

@@ -39,9 +39,11 @@ def examine(path: Path) -> tuple[Config | None, list[Finding]]:
     findings = [finding for document in (main, *others) for finding in document.findings]
     findings += merged.misplaced
     if isinstance(main.data, dict):
-        findings += [merged.locate(found, message) for found, message in _examine(merged.data)]
+        findings += [
+            merged.locate(found, message) for found, message in _examine(merged.data) if not merged.unread(found)
+        ]
     elif not main.findings:
-        findings.append(Finding(path, "must be a mapping of keys to values, starting with `version: 1`"))
+        findings.append(main.finding((), "must be a mapping of keys to values, starting with `version: 1`"))
     if not findings:
         return Config.model_validate(merged.data, by_alias=True, by_name=False), []
     order = {document.file: index for index, document in enumerate((main, *others))}
@@ -89,11 +91,20 @@ class _Merged:
             self.data["scalers"] = scalers
 
     def locate(self, path: Path_, message: str) -> Finding:
+        document, own = self._origin(path)
+        return document.finding(own, message)
+
+    def unread(self, path: Path_) -> bool:
+        """Whether the file's own reading has found fault with the value there already, or with what holds it."""
+        document, own = self._origin(path)
+        return any(own[: len(known)] == known for known in document.unread)
+
+    def _origin(self, path: Path_) -> tuple[Document, Path_]:
         match path:
             case ("scalers", int(index), *rest) if index < len(self._origins):
                 document, own = self._origins[index]
-                return document.finding(("scalers", own, *rest), message)
-        return self._main.finding(path, message)
+                return document, ("scalers", own, *rest)
+        return self._main, path
 
 
 def _examine(data: dict[str, Any]) -> Iterator[tuple[Path_, str]]:

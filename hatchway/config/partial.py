@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from hatchway.config.document import Path_
 from hatchway.config.problems import ABSENT, problems, value_at
-from hatchway.config.schema import MachinePool, Scaler, SecretsConfig
+from hatchway.config.schema import MOST_AGENTS, MachinePool, Scaler, SecretsConfig
 
 _ROUNDS = 5
 """Leaving a key out can make what held it incomplete: one round for each level, and no section has more than four."""
@@ -65,13 +65,13 @@ def readable_scaler(data: Any, index: int) -> Scaler | None:
 
 
 def _with_stand_ins(data: Any, index: int) -> Any:
-    """Stand-ins are unlike each other, so that no two scalers look the same because of them."""
+    """Stand-ins are unlike each other, so that no two scalers look the same because of them, and exceed no cap."""
     if not isinstance(data, dict):
         return data
     label_sets = data.get("labelSets")
     return {
         "name": f"unreadable-{index}",
-        "maxAgents": 0,
+        "maxAgents": MOST_AGENTS,
         **data,
         "labelSets": [
             {"labels": [f"unreadable-{index}-{place}"], **label_set} if isinstance(label_set, dict) else label_set

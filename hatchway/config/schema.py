@@ -29,7 +29,8 @@ def _whole(value: Any) -> Any:
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]
-Agents = Annotated[Whole, Field(ge=0, le=1_000_000)]
+MOST_AGENTS = 1_000_000
+Agents = Annotated[Whole, Field(ge=0, le=MOST_AGENTS)]
 Seconds = Annotated[Whole, Field(ge=1, le=86_400)]
 
 

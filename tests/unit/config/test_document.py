@@ -130,7 +130,7 @@ def test_a_file_that_cannot_be_read_says_why(file: Path, tmp_path: Path) -> None
     assert reasons == {
         "absent": "/absent: does not exist",
         "fifo": "/fifo: is not a regular file",
-        "latin": "/latin: is not UTF-8 text (line 2); save it as UTF-8",
+        "latin": "/latin:2:7: is not UTF-8 text; save the file as UTF-8",
         "large": "/large: is larger than 1 MiB, which no configuration is",
         ".": ": is a directory, not a file",
     }
