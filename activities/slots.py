@@ -31,7 +31,6 @@ from hatchway.matching import Candidate as LabelSetMatch
 from hatchway.metrics import Metrics
 from hatchway.model import (
     EndReason,
-    GrantedRequest,
     JobResult,
     ProvisionRequest,
     ScaleDownReason,
@@ -60,8 +59,7 @@ from hatchway.store.slots import (
 )
 from hatchway.task_queues import CONTROL
 from hatchway.transitions import wire_reason
-
-RPC_LIMIT = timedelta(seconds=5)
+from hatchway.waking import RPC_LIMIT, wake
 
 
 class SlotActivities:
@@ -258,18 +256,7 @@ class SlotActivities:
         return Done()
 
     async def _wake(self, grants: Iterable[Wake]) -> None:
-        """Signal those who were handed a slot. A workflow that is gone gives its grant back to the line."""
-        pending = list(grants)
-        while pending:
-            grant = pending.pop(0)
-            try:
-                await self._temporal.get_workflow_handle(grant.workflow_id).signal(
-                    "granted", GrantedRequest(agent_id=grant.agent_id), rpc_timeout=RPC_LIMIT
-                )
-            except RPCError as e:
-                if e.status is not RPCStatusCode.NOT_FOUND:
-                    raise
-                pending += (await self._slots.returned(grant.agent_id)).wake
+        await wake(self._temporal, self._slots, grants)
 
 
 async def start_teardown(
