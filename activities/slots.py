@@ -8,7 +8,6 @@ from datetime import timedelta
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.service import RPCError, RPCStatusCode
 
 from activities.errors import store_errors
 from activities.models import (

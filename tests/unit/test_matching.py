@@ -174,6 +174,29 @@ def test_what_workflows_may_import_brings_no_library_that_does_io() -> None:
     assert not forbidden & set(imported)
 
 
+@pytest.mark.parametrize(
+    ("fields", "labels", "host", "gated"),
+    [
+        ({"platform": "windows/amd64"}, ["linux"], PLATFORM, {"kici:os:windows"}),  # declared
+        ({}, ["linux"], "windows/amd64", {"kici:os:windows"}),  # the host's own
+        ({"platform": "linux/amd64"}, ["linux"], "windows/amd64", set()),  # what is declared counts before the host's
+        ({}, ["Windows", "x"], PLATFORM, {"windows"}),  # the plain label of old
+        ({"platform": "windows/amd64"}, ["windows", "x"], PLATFORM, {"windows"}),  # one word for it is enough
+        ({}, ["macos", "darwin"], PLATFORM, {"macos", "darwin"}),
+        ({"platform": "Linux/arm64"}, ["linux"], PLATFORM, set()),
+        ({}, ["linux"], PLATFORM, set()),
+    ],
+)
+def test_a_platform_other_than_linux_is_a_gate_however_it_is_known(
+    fields: dict[str, Any], labels: list[str], host: str, gated: set[str]
+) -> None:
+    only = scaler("a", labels, **fields)
+
+    assert gates(only, only.label_sets[0], host) == gated
+    assert bool(match([], [], None, [only], default_platform=host)) is not bool(gated)
+    assert match(sorted(gated), [], None, [only], default_platform=host)
+
+
 WORDS = ["linux", "gpu", "arm", "large", "kici:os:linux", "kici:role:build"]
 labels_of_jobs = st.lists(st.sampled_from(WORDS), max_size=4)
 sets = st.builds(
@@ -215,6 +238,32 @@ def test_asking_for_more_or_excluding_more_never_adds_an_ungated_candidate(
 
     assert set(matched(ungated, labels + more, [], role)) <= set(before)
     assert set(matched(ungated, labels, more, role)) <= set(before)
+
+
+@given(scalers_of_files, labels_of_jobs, labels_of_jobs, roles)
+def test_a_job_that_asks_for_less_loses_only_the_sets_that_it_no_longer_has_a_gate_of(
+    scalers: list[Scaler], labels: list[str], excludes: list[str], role: str | None
+) -> None:
+    sets_of = {(of.name, n): (of, label_set) for of in scalers for n, label_set in enumerate(of.label_sets)}
+    before = set(matched(scalers, labels, excludes, role))
+
+    for gone in fold_all(labels):
+        after = set(matched(scalers, [label for label in labels if label != gone], excludes, role))
+        lost = before - after
+        assert all(gone in gates(*sets_of[place]) for place in lost)
+        # What it gains are sets that did not have the label, or would take no job with it.
+        for of, label_set in (sets_of[place] for place in after - before):
+            refused_it = gone in fold_all(label_set.exclude_labels)
+            assert refused_it or gone not in fold_all(label_set.labels) | injected(of, PLATFORM, "scaler-me")
+
+
+@given(scalers_of_files, labels_of_jobs, labels_of_jobs, labels_of_jobs, roles)
+def test_excluding_more_never_adds_a_candidate_gated_or_not(
+    scalers: list[Scaler], labels: list[str], excludes: list[str], more: list[str], role: str | None
+) -> None:
+    before = matched(scalers, labels, excludes, role)
+
+    assert set(matched(scalers, labels, excludes + more, role)) <= set(before)
 
 
 @given(scalers_of_files, labels_of_jobs, labels_of_jobs, roles)

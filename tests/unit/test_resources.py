@@ -10,7 +10,19 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hatchway.model import ProvisionRequest, ResourceRequest
-from hatchway.quantities import QuantityError, parse_cpus, parse_memory
+from hatchway.quantities import (
+    MAX_BYTES,
+    MAX_CAP_BYTES,
+    MAX_CAP_MCPU,
+    MAX_MCPU,
+    QuantityError,
+    cap_bytes,
+    cap_mcpu,
+    parse_cpus,
+    parse_memory,
+    say_cpus,
+    say_memory,
+)
 from hatchway.resources import Shape, shape
 
 GIB = 2**30
@@ -73,6 +85,72 @@ def test_an_amount_that_cannot_be_used_is_refused_with_the_reason(parse: Any, am
 @given(st.integers(min_value=1, max_value=10_000_000))
 def test_every_number_of_thousandths_is_the_same_as_text_and_as_a_float(mcpu: int) -> None:
     assert parse_cpus(f"{mcpu}m") == parse_cpus(mcpu / 1000) == mcpu
+
+
+@given(st.integers(min_value=1, max_value=MAX_MCPU))
+def test_cpus_come_back_from_how_they_are_said(mcpu: int) -> None:
+    assert parse_cpus(say_cpus(mcpu)) == mcpu
+
+
+@given(st.one_of(st.integers(min_value=1, max_value=MAX_BYTES), st.integers(1, 2**20).map(lambda n: n * 2**20)))
+def test_memory_comes_back_from_how_it_is_said(size: int) -> None:
+    assert parse_memory(say_memory(size)) == size == parse_memory(size) == parse_memory(str(size))
+
+
+UNITS = {"": 0, "k": 10, "Ki": 10, "m": 20, "Mi": 20, "g": 30, "Gi": 30}
+
+
+@given(st.integers(min_value=1, max_value=4096), st.sampled_from(sorted(UNITS)))
+def test_every_unit_is_a_power_of_1024_whichever_way_it_is_spelled(number: int, unit: str) -> None:
+    assert parse_memory(f"{number}{unit}") == number << UNITS[unit]
+
+
+def used(parse: Any, amount: Any) -> int | None:
+    """The amount, or None where it is refused. Anything else that is raised is a bug."""
+    try:
+        return int(parse(amount))
+    except QuantityError:
+        return None
+
+
+anything = st.one_of(
+    st.text(max_size=12), st.integers(), st.floats(), st.booleans(),
+    st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3})?(m|k|Ki|Gi|g)?", fullmatch=True),
+)  # fmt: skip
+
+
+@given(anything)
+def test_whatever_is_written_is_an_amount_within_the_bounds_or_refused(amount: Any) -> None:
+    for parse, most in (
+        (parse_cpus, MAX_MCPU), (parse_memory, MAX_BYTES), (cap_mcpu, MAX_CAP_MCPU), (cap_bytes, MAX_CAP_BYTES),
+    ):  # fmt: skip
+        number = used(parse, amount)
+        assert number is None or 0 < number <= most
+
+
+@given(anything)
+def test_a_cap_may_be_whatever_an_agent_may_have(amount: Any) -> None:
+    for agents, caps in ((parse_cpus, cap_mcpu), (parse_memory, cap_bytes)):
+        number = used(agents, amount)
+        assert number is None or used(caps, amount) == number
+
+
+@pytest.mark.parametrize(
+    ("parse", "amount", "reason"),
+    [
+        (cap_mcpu, 0, "maxAgents: 0"), (cap_bytes, "0g", "maxAgents: 0"), (cap_mcpu, 10_000_001, "10,000,000 CPUs"),
+        (cap_bytes, 2**60 + 1, "1 EiB"), (cap_bytes, "9" * 25, "1 EiB"), (cap_mcpu, "-4", "not an amount"),
+        (cap_bytes, "4GB", "not an amount"), (cap_mcpu, float("nan"), "not an amount"),
+        (cap_mcpu, float("inf"), "not an amount"), (cap_mcpu, True, "not an amount"),
+    ],
+)  # fmt: skip
+def test_a_cap_that_cannot_be_used_is_refused_with_the_reason(parse: Any, amount: Any, reason: str) -> None:
+    with pytest.raises(QuantityError, match=reason):
+        parse(amount)
+
+
+def test_a_cap_may_be_that_of_a_whole_fleet() -> None:
+    assert (cap_mcpu(10_000_000), cap_bytes("1048576Gi")) == (MAX_CAP_MCPU, 2**50)
 
 
 def of(**sides: Any) -> ResourceRequest:
