@@ -66,6 +66,10 @@ def _pgbouncer() -> str | None:
     return None if shutil.which("pgbouncer") else "no pgbouncer on PATH (Debian: pgbouncer)"
 
 
+def _cc() -> str | None:
+    return None if shutil.which("cc") else "no C compiler on PATH (Debian: gcc, libc6-dev)"
+
+
 def _root() -> str | None:
     return None if os.geteuid() == 0 else "not root: only root can run an agent as another user"
 
@@ -80,6 +84,7 @@ PROBES: Mapping[str, Callable[[], str | None]] = {
         "debootstrap": _debootstrap,
         "root": _root,
         "pgbouncer": _pgbouncer,
+        "cc": _cc,
     }.items()
 }
 """Each answers None when the service is there, else one clause that says what is missing. Asked once a run."""

@@ -6,8 +6,10 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 import sys
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +41,10 @@ async def door(namespaces: Namespaces, database_url: str) -> AsyncIterator[Stack
 
 
 class WorkerProcess:
-    def __init__(self, stack: Stack, *arguments: str) -> None:
+    def __init__(self, stack: Stack, *arguments: str, environ: Mapping[str, str] | None = None) -> None:
         self._stack = stack
         self._arguments = arguments
+        self._environ = environ or {}
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
@@ -56,6 +59,7 @@ class WorkerProcess:
                 "TEMPORAL_ADDRESS": client.service_client.config.target_host,
                 "TEMPORAL_NAMESPACE": client.namespace,
                 "HATCHWAY_GATEWAY_URL": self._stack.gateway_url,
+                **self._environ,
             },
             stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
@@ -184,3 +188,48 @@ def _agents_of(agent_id: str) -> list[int]:
         if f"KICI_AGENT_ID={agent_id}".encode() in environment.split(b"\0"):
             found.append(int(process.name))
     return found
+
+
+@pytest.fixture(scope="module")
+def skewed_clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that shifts the wall clock of the process that it is loaded into."""
+    library = tmp_path_factory.mktemp("clock") / "skewed_clock.so"
+    source = ROOT / "tests" / "support" / "skewed_clock.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    return library
+
+
+@pytest.mark.needs("cc")
+@pytest.mark.scenario("S35")
+@pytest.mark.parametrize("skew_s", [8, -8])
+async def test_a_worker_whose_clock_is_wrong_provisions_all_the_same(
+    namespaces: Namespaces, database_url: str, skewed_clock: Path, skew_s: int
+) -> None:
+    """Every limit is shorter than the skew: one that went by the worker's clock would be over, or never end."""
+    environ = {"LD_PRELOAD": str(skewed_clock), "CLOCK_SKEW_S": str(skew_s)}
+    assert abs(await _clock_of(environ) - time.time() - skew_s) < 3, "not shifted: this would prove nothing"
+    limits = dict.fromkeys(
+        ["claimTtlSeconds", "agentTokenTtlSeconds", "adoptionTimeoutSeconds", "spawnTimeoutSeconds"], 5
+    )
+    config = laptop(labelSets=[label_set("linux", "/bin/sh", "-c", "sleep 6")], **limits)
+    async with running_stack(namespaces, database_url, config, with_worker=False) as stack:
+        worker = WorkerProcess(stack, environ=environ)
+        await worker.start()
+        try:
+            started = await stack.provision(labels=["linux"], job_id="job-1")
+            outcome = await asyncio.wait_for(stack.hatchway.outcome(started), 60)
+        finally:
+            await worker.stop()
+
+        assert (outcome.end_reason, outcome.result) == (EndReason.COMPLETED, JobResult.SUCCEEDED)
+        await stack.nothing_left()
+
+
+async def _clock_of(environ: Mapping[str, str]) -> float:
+    """What a process that is started with this environment takes for now."""
+    asked = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", "import time; print(time.time())",
+        env={**os.environ, **environ}, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    said, _ = await asked.communicate()
+    return float(said)
