@@ -1,0 +1,137 @@
+"""The sweep's schedule: made once, kept as it should be, and never two passes at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+from temporalio import activity
+from temporalio.client import (
+    Client,
+    ScheduleActionExecutionStartWorkflow,
+    ScheduleIntervalSpec,
+    ScheduleOverlapPolicy,
+    ScheduleUpdate,
+    ScheduleUpdateInput,
+    WorkflowExecutionStatus,
+)
+from temporalio.worker import Worker
+
+from hatchway.model import SweepOutcome, SweepRequest, SweptStep
+from hatchway.schedules import SWEEP, Made, look_at_schedules, make_schedules
+from hatchway.task_queues import CONTROL
+from tests.support.lab import Lab
+from tests.support.namespaces import Namespaces, until
+from workflows.sweep import SweepWorkflow
+
+
+@pytest.fixture
+async def empty(namespaces: Namespaces) -> AsyncIterator[Client]:
+    """A namespace of its own; its schedules do not outlive the test."""
+    client = await namespaces.take()
+    yield client
+    async for schedule in await client.list_schedules():
+        await client.get_schedule_handle(schedule.id).delete()
+
+
+async def test_setup_makes_the_schedule_once(empty: Client) -> None:
+    before = await look_at_schedules(empty)
+    first, second = await make_schedules(empty), await make_schedules(empty)
+    after = await look_at_schedules(empty)
+
+    assert [found.missing for found in before] == [True]
+    assert (first, second) == ({SWEEP.id: Made.CREATED}, {SWEEP.id: Made.UNCHANGED})
+    assert [(found.missing, found.paused) for found in after] == [(False, False)]
+    described = await empty.get_schedule_handle(SWEEP.id).describe()
+    assert described.schedule.spec.intervals == [ScheduleIntervalSpec(every=timedelta(seconds=60))]
+    assert described.schedule.policy.overlap is ScheduleOverlapPolicy.SKIP
+    assert described.schedule.policy.catchup_window == timedelta(minutes=5)
+
+
+async def test_a_schedule_that_was_changed_is_put_right_and_stays_paused(empty: Client) -> None:
+    await make_schedules(empty)
+    handle = empty.get_schedule_handle(SWEEP.id)
+
+    async def hourly_and_overlapping(there: ScheduleUpdateInput) -> ScheduleUpdate:
+        schedule = there.description.schedule
+        schedule.spec.intervals = [ScheduleIntervalSpec(every=timedelta(hours=1))]
+        schedule.policy.overlap = ScheduleOverlapPolicy.ALLOW_ALL
+        return ScheduleUpdate(schedule)
+
+    await handle.update(hourly_and_overlapping)
+    await handle.pause(note="maintenance")
+
+    made = await make_schedules(empty)
+    again = await make_schedules(empty)
+    (found,) = await look_at_schedules(empty)
+    described = await handle.describe()
+
+    assert (made, again) == ({SWEEP.id: Made.UPDATED}, {SWEEP.id: Made.UNCHANGED})
+    assert (found.paused, found.note) == (True, "maintenance")
+    assert described.schedule.spec.intervals == [ScheduleIntervalSpec(every=timedelta(seconds=60))]
+    assert described.schedule.policy.overlap is ScheduleOverlapPolicy.SKIP
+
+
+async def test_a_triggered_schedule_runs_a_sweep_that_shows_what_it_did(lab: Lab) -> None:
+    await make_schedules(lab.temporal)
+    schedule = lab.temporal.get_schedule_handle(SWEEP.id)
+    await schedule.pause()
+
+    await schedule.trigger()
+    (ran,) = await until(lambda: _runs(lab.temporal))
+    await schedule.delete()
+
+    assert ran.startswith("sweep-")
+    outcome = await lab.temporal.get_workflow_handle(ran, result_type=SweepOutcome).result()
+    assert outcome.failed == {}
+    assert set(outcome.steps) == {"line"}
+
+
+@pytest.mark.scenario("S12")
+async def test_passes_never_overlap_however_often_two_schedulers_ask_for_one(empty: Client) -> None:
+    """The step hangs; setup has been run twice, and every trigger meanwhile is skipped."""
+    running, most, started, gate = 0, 0, 0, asyncio.Event()
+
+    @activity.defn(name="sweep_line")
+    async def hangs(_ask: SweepRequest) -> SweptStep:
+        nonlocal running, most, started
+        running, started = running + 1, started + 1
+        most = max(most, running)
+        while not gate.is_set():
+            activity.heartbeat()
+            await asyncio.sleep(0.05)
+        running -= 1
+        return SweptStep()
+
+    await asyncio.gather(make_schedules(empty), make_schedules(empty))
+    schedule = empty.get_schedule_handle(SWEEP.id)
+    await schedule.pause()  # only this test's triggers, not the clock
+
+    async with Worker(empty, task_queue=CONTROL, workflows=[SweepWorkflow], activities=[hangs]):
+        await schedule.trigger()
+        await until(lambda: running == 1)
+        for skipped in range(1, 4):
+            await asyncio.gather(schedule.trigger(), empty.get_schedule_handle(SWEEP.id).trigger())
+            await until(lambda: _skipped(empty, skipped))  # noqa: B023 - awaited before the next round
+        gate.set()
+        await until(lambda: _all_are_complete(empty))
+
+    assert (most, started) == (1, 1)
+
+
+async def _runs(temporal: Client) -> list[str]:
+    described = await temporal.get_schedule_handle(SWEEP.id).describe()
+    actions = [run.action for run in described.info.recent_actions]
+    return [action.workflow_id for action in actions if isinstance(action, ScheduleActionExecutionStartWorkflow)]
+
+
+async def _skipped(temporal: Client, number: int) -> bool:
+    described = await temporal.get_schedule_handle(SWEEP.id).describe()
+    return described.info.num_actions_skipped_overlap >= number
+
+
+async def _all_are_complete(temporal: Client) -> bool:
+    states = [(await temporal.get_workflow_handle(run).describe()).status for run in await _runs(temporal)]
+    return all(state is WorkflowExecutionStatus.COMPLETED for state in states)
