@@ -255,7 +255,7 @@ class SlotActivities:
         return Done()
 
     async def _wake(self, grants: Iterable[Wake]) -> None:
-        await wake(self._temporal, self._slots, grants)
+        self._metrics.redispatched("hand-over", await wake(self._temporal, self._slots, grants))
 
 
 async def start_teardown(

@@ -74,9 +74,10 @@ class Metrics:
         """`code` is a SpawnCode, or `unforeseen`."""
         self._spawn_failures.add(1, {"code": code})
 
-    def redispatched(self, trigger: str) -> None:
-        """`trigger` is `sweep`, or what freed the room: `reserve`, `release`, `apply`, `drain`."""
-        self._redispatches.add(1, {"trigger": trigger})
+    def redispatched(self, trigger: str, number: int = 1) -> None:
+        """`trigger` is `hand-over` (somebody left, and told the next) or `sweep`. Commands count nothing."""
+        if number:
+            self._redispatches.add(number, {"trigger": trigger})
 
     def provision_timed_out(self) -> None:
         self._provision_timeouts.add(1)
