@@ -1,4 +1,4 @@
-"""`python -m bench [reserves|provisions …]`: print every figure; exit 1 when a median ratio is under its floor."""
+"""`python -m bench [PART …]`: print every figure; exit 1 when a median is under its floor or above its ceiling."""
 
 from __future__ import annotations
 
@@ -7,40 +7,46 @@ import asyncio
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from bench import provisions, reserves
-from bench.figures import HEADINGS, Line, under_their_floors
+from bench import handover, provisions, reserves, scale
+from bench.figures import HEADINGS, Line, Time, out_of_bounds
 from hatchway.dev.temporal import EmbeddedTemporal
 from tests.support.postgres_fixtures import PostgresServer, running_postgres
 
 SETTINGS = {"fsync": "off", "full_page_writes": "off"}
 """No flush of the disk, which costs both sides the same and hides what each of them does. Everything else is stock."""
 
-PARTS = ("reserves", "provisions")
+PARTS = ("reserves", "scale", "provisions", "handover")
 
 
-async def measure(parts: list[str], server: PostgresServer) -> list[Line]:
+async def measure(parts: list[str], server: PostgresServer) -> list[Line | Time]:
     """Every line of the chosen parts, printed as soon as it is known."""
     print(HEADINGS, flush=True)
-    lines: list[Line] = []
+    lines: list[Line | Time] = []
     if "reserves" in parts:
         lines += _shown(await reserves.lines(server))
-    if "provisions" in parts:
+    if "scale" in parts:
+        lines += _shown(await scale.lines(server))
+    if {"provisions", "handover"} & set(parts):
         with tempfile.TemporaryDirectory(prefix="hatchway-bench-") as directory:
             async with EmbeddedTemporal(Path(directory), persistent=False, ui=False) as temporal:
-                lines += _shown(await provisions.lines(server, temporal.address))
+                if "provisions" in parts:
+                    lines += _shown(await provisions.lines(server, temporal.address))
+                if "handover" in parts:
+                    lines += _shown(await handover.lines(server, temporal.address))
     return lines
 
 
-def _shown(lines: list[Line]) -> list[Line]:
+def _shown(lines: Sequence[Line | Time]) -> Sequence[Line | Time]:
     for line in lines:
         print(line, flush=True)
     return lines
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Ratios against their floors.")
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Figures against their bounds.")
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all when none is named")
     parts = parser.parse_args().parts or list(PARTS)
     if unknown := set(parts) - set(PARTS):
@@ -49,9 +55,10 @@ def main() -> int:
     # this one, whatever the environment says, or each provision would pay for a compilation.
     sys.dont_write_bytecode = False
     with running_postgres(settings=SETTINGS) as server:
-        failed = under_their_floors(asyncio.run(measure(parts, server)))
+        failed = out_of_bounds(asyncio.run(measure(parts, server)))
     for line in failed:
-        print(f"under its floor: {line.title}: {line.ratio:.2f}, the floor is {line.floor}", file=sys.stderr)
+        bound = f"the floor is {line.floor}" if line.ceiling is None else f"the ceiling is {line.ceiling}"
+        print(f"out of bounds: {line.title}: {line.figure:.2f}, {bound}", file=sys.stderr)
     return 1 if failed else 0
 
 

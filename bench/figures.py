@@ -1,4 +1,4 @@
-"""Ratios against their floors: how they are taken, judged and printed."""
+"""Figures against their bounds: how they are taken, judged and printed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from statistics import median
 REPETITIONS = 5
 
 Rate = Callable[[], Awaitable[float]]
-"""Runs a load once; answers how many of it were done a second."""
+"""Runs a load once; answers how many of it were done a second, or, for a line with a ceiling, how long one took."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One of ours and one of theirs, run one right after the other. Both are rates a second."""
+    """One of ours and one of theirs, run one right after the other. Both are rates a second, or both milliseconds."""
 
     ours: float
     theirs: float
@@ -26,53 +26,95 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the report. `floor` is None for a line that only informs."""
+    """One line of the report: a ratio, and the floor of rates or the ceiling of times; neither, and it only informs."""
 
     title: str
     floor: float | None
     pairs: Sequence[Pair]
+    ceiling: float | None = None
+    unit: str = "/s"
 
     @property
-    def ratio(self) -> float:
+    def figure(self) -> float:
         """The median of the pairs' own ratios: a moment in which the machine was busy elsewhere spoils one pair."""
         return median(pair.ratio for pair in self.pairs)
 
     @property
     def met(self) -> bool:
-        return self.floor is None or self.ratio >= self.floor
+        return _met(self.figure, self.floor, self.ceiling)
 
     def __str__(self) -> str:
         ratios = [pair.ratio for pair in self.pairs]
-        floor = "     -" if self.floor is None else f"{self.floor:6.2f}"
-        verdict = "for information" if self.floor is None else "ok" if self.met else "UNDER THE FLOOR"
         ours, theirs = (median(rates) for rates in zip(*((p.ours, p.theirs) for p in self.pairs), strict=True))
         return (
-            f"{self.title:<66} {self.ratio:6.2f} {floor}   {min(ratios):.2f} - {max(ratios):.2f}"
-            f"   {ours:>8,.1f} / {theirs:<8,.1f}  {verdict}"
+            f"{_judged(self.title, self.figure, self.floor, self.ceiling)}   {min(ratios):.2f} - {max(ratios):.2f}"
+            f"   {ours:>8,.1f} / {theirs:<8,.1f} {self.unit:<3} {_verdict(self.met, self.floor, self.ceiling)}"
         )
 
 
-HEADINGS = f"{'':<66} {'ratio':>6} {'floor':>6}   {'of five':<11}   {'per second':^19}  "
+@dataclass(frozen=True, slots=True)
+class Time:
+    """A line that has a ceiling in milliseconds and nothing beside it: how long somebody waits."""
+
+    title: str
+    ceiling: float
+    taken: Sequence[float]
+    floor: None = None
+
+    @property
+    def figure(self) -> float:
+        return median(self.taken)
+
+    @property
+    def met(self) -> bool:
+        return _met(self.figure, None, self.ceiling)
+
+    def __str__(self) -> str:
+        spread = f"{min(self.taken):.1f} - {max(self.taken):.1f}"
+        return (
+            f"{_judged(self.title, self.figure, None, self.ceiling)}   {spread:<11}   {'':>19} ms  "
+            f"{_verdict(self.met, None, self.ceiling)}"
+        )
+
+
+def _met(figure: float, floor: float | None, ceiling: float | None) -> bool:
+    return (floor is None or figure >= floor) and (ceiling is None or figure <= ceiling)
+
+
+def _judged(title: str, figure: float, floor: float | None, ceiling: float | None) -> str:
+    bound = "-" if floor is None and ceiling is None else f">= {floor}" if ceiling is None else f"<= {ceiling}"
+    return f"{title:<66} {figure:6.2f} {bound:>8}"
+
+
+def _verdict(met: bool, floor: float | None, ceiling: float | None) -> str:
+    if floor is None and ceiling is None:
+        return "for information"
+    return "ok" if met else "UNDER THE FLOOR" if ceiling is None else "ABOVE THE CEILING"
+
+
+HEADINGS = f"{'':<66} {'median':>6} {'bound':>8}   {'of five':<11}   {'ours / theirs':^19}"
 
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """What ours is measured against, and the title and floor of that line."""
+    """What ours is measured against, and the title and bounds of that line. Times have `ms` as their unit."""
 
     title: str
     floor: float | None
     theirs: Rate
+    ceiling: float | None = None
+    unit: str = "/s"
 
 
 async def take(ours: Rate, *against: Against, repetitions: int = REPETITIONS) -> list[Line]:
     """Ours, theirs, ours, theirs …: what drifts (a growing table, a neighbour's load) falls on both."""
     rounds = [(await ours(), [await other.theirs() for other in against]) for _ in range(repetitions)]
     return [
-        Line(other.title, other.floor, [Pair(rate, theirs[n]) for rate, theirs in rounds])
+        Line(other.title, other.floor, [Pair(rate, theirs[n]) for rate, theirs in rounds], other.ceiling, other.unit)
         for n, other in enumerate(against)
     ]
 
 
-def under_their_floors(lines: Sequence[Line]) -> list[Line]:
+def out_of_bounds(lines: Sequence[Line | Time]) -> list[Line | Time]:
     """Those that make the run fail."""
     return [line for line in lines if not line.met]

@@ -36,6 +36,20 @@ class Pgbench:
 
     async def run(self, dsn: str, script: str) -> Ran:
         """Run the script over and over, on every connection at once. Raises PgbenchError."""
+        printed = await self._run(dsn, script, f"--time={self.seconds}")
+        processed, rate = _PROCESSED.search(printed), _RATE.search(printed)
+        if not processed or not rate:
+            raise PgbenchError(f"pgbench did not say how much it did: {printed}")
+        return Ran(int(processed[1]), float(rate[1]))
+
+    async def times(self, dsn: str, script: str, count: int) -> list[float]:
+        """How long each of `count` runs of the script took, in milliseconds. Raises PgbenchError."""
+        with tempfile.TemporaryDirectory() as directory:
+            await self._run(dsn, script, f"--transactions={count}", "--log", f"--log-prefix={directory}/log")
+            (log,) = Path(directory).iterdir()
+            return [int(line.split()[2]) / 1000 for line in log.read_text().splitlines()]
+
+    async def _run(self, dsn: str, script: str, *options: str) -> str:
         server = conninfo_to_dict(dsn)
         host, port = self.address or (str(server["host"]), int(str(server["port"])))
         with tempfile.NamedTemporaryFile("w", suffix=".sql") as file:
@@ -43,13 +57,12 @@ class Pgbench:
             file.flush()
             process = await asyncio.create_subprocess_exec(
                 self.program, "--no-vacuum", "--protocol=simple", f"--client={self.connections}", "--jobs=1",
-                f"--time={self.seconds}", f"--file={file.name}",
+                f"--file={file.name}", *options,
                 f"--host={host}", f"--port={port}", f"--username={server['user']}", str(server["dbname"]),
                 env={**os.environ, "PGPASSWORD": str(server["password"])},
                 stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             )  # fmt: skip
             printed, complaints = (text.decode() for text in await process.communicate())
-        processed, rate = _PROCESSED.search(printed), _RATE.search(printed)
-        if process.returncode or not processed or not rate:
+        if process.returncode:
             raise PgbenchError(f"pgbench ended with {process.returncode}: {complaints.strip()[-2000:] or printed}")
-        return Ran(int(processed[1]), float(rate[1]))
+        return printed

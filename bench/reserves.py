@@ -13,20 +13,15 @@ from datetime import timedelta
 from itertools import count
 from typing import Any, LiteralString
 
+from bench.databases import GIB, HOT, database
 from bench.figures import Against, Line, Rate, take
 from bench.pgbench import Pgbench
-from hatchway.store.config_versions import Capacity, ConfigVersions
 from hatchway.store.pool import Database
 from hatchway.store.slots import Candidate, Held, Reservation, Slots
 from tests.support.postgres_fixtures import PostgresServer
 from tests.support.proxy import FaultProxy
 
-SCALER = "hot"
-POOL = "machines"
-CAP = 10_000_000
-"""Agents that every scope has room for, and as many CPUs and GiB: each cap is looked at, and none ends the run."""
 ROWS = 100_000
-GIB = 2**30
 
 CONNECTIONS = 8
 CONNECTIONS_OVER_NETWORK = 16
@@ -56,7 +51,7 @@ select pg_advisory_xact_lock(42)\; insert into bench_inserts (agent_id, scaler_n
 async def lines(server: PostgresServer) -> list[Line]:
     """The figures of the store, on `server`."""
     pgbench = Pgbench(server.server.bin_dir / "pgbench", CONNECTIONS, SECONDS)
-    hot, full = await _database(server), await _database(server, rows=ROWS)
+    hot, full = await database(server), await database(server, rows=ROWS)
     script = await reserve_script()
     taken = [
         *await take(
@@ -144,10 +139,10 @@ def _counted(pgbench: Pgbench, dsn: str, script: str, rows: LiteralString) -> Ra
     return run
 
 
-async def reserve_script() -> str:
+async def reserve_script(scaler: str = HOT) -> str:
     """The statement and the arguments that `Slots.reserve` sends for a job, as a pgbench script."""
     heard = _Heard()
-    await Slots(heard).reserve(_reservation(":n"))
+    await Slots(heard).reserve(_reservation(":n", scaler))
     arguments = json.dumps(heard.arguments).replace("'", "''")
     if re.findall(r":[A-Za-z0-9_]+", arguments) != [":n"] * arguments.count(":n"):
         raise RuntimeError(f"pgbench would take something else in here for a variable: {arguments}")
@@ -166,7 +161,7 @@ class _Heard(Database):
         return {"answer": "already-ended", "end_reason": None}
 
 
-def _reservation(name: str) -> Reservation:
+def _reservation(name: str, scaler: str = HOT) -> Reservation:
     """A slot for one job, of one CPU and one GiB, as a worker asks for it."""
     return Reservation(
         agent_id=f"scaler-{name}",
@@ -176,85 +171,9 @@ def _reservation(name: str) -> Reservation:
         run_id="run",
         priority=3,
         wait=True,
-        candidates=[Candidate(SCALER, 1000, GIB, ["linux", "x64"], ["gpu"], "container", [], ["builder"])],
+        candidates=[Candidate(scaler, 1000, GIB, ["linux", "x64"], ["gpu"], "container", [], ["builder"])],
         config_version=1,
         owner_instance_id="worker-1",
         reserved_for=timedelta(minutes=5),
         wait_timeout=timedelta(hours=1),
     )
-
-
-# ── databases ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def _database(server: PostgresServer, rows: int = 0) -> str:
-    """A database with one scaler in one pool, every cap of every scope set, and `rows` agents at work on it."""
-    dsn = await asyncio.to_thread(server.database)
-    scopes = [
-        Capacity("global"),
-        Capacity(f"pool:{POOL}"),
-        Capacity(f"scaler:{SCALER}", scaler=SCALER, pool=f"pool:{POOL}"),
-    ]
-    async with Database.open(dsn, max_size=1) as db:
-        await ConfigVersions(db).apply(
-            {}, source="bench", by="bench", note=None, expected_version=None,
-            capacities=[replace(s, max_agents=CAP, max_mcpu=CAP * 1000, max_mem_bytes=CAP * GIB) for s in scopes],
-        )  # fmt: skip
-        await db.fetch_all(
-            """
-            create table bench_inserts (
-              agent_id    text primary key,
-              scaler_name text not null,
-              reserved_at timestamptz not null default now()
-            )
-            """
-        )
-        if rows:
-            await _fill(db, rows)
-    return dsn
-
-
-async def _fill(db: Database, rows: int) -> None:
-    """Agents of the hot scaler, adopted and at work. The counters are set at once: row by row would take a minute."""
-    await db.fetch_all("alter table scaler_reservations disable trigger hatchway_count")
-    await db.fetch_all(
-        """
-        insert into scaler_spawning_agents
-          (agent_id, scaler_name, job_id, bound_job_id, workflow_id, workflow_first_run_id, host_id, state,
-           adopted_by, adopted_at, registration_id)
-        select 'live-' || n, 'hot', 'live-' || n, 'live-' || n, 'w' || n, 'r' || n, 'h' || n %% 50, 'active',
-               'gateway-1', now(), 'reg-1'
-          from generate_series(1, %(rows)s) n
-        """,
-        {"rows": rows},
-    )
-    await db.fetch_all(
-        """
-        insert into scaler_reservations (agent_id, scaler_name, cpu_units, mem_bytes, machine_pool)
-        select agent_id, scaler_name, 1, 1073741824, 'machines'
-          from scaler_spawning_agents
-        """
-    )
-    await db.fetch_all(
-        """
-        insert into scaler_provision_outcomes (agent_id, job_id, scaler_name, adopted_by, adopted_at)
-        select agent_id, job_id, scaler_name, adopted_by, adopted_at
-          from scaler_spawning_agents
-        """
-    )
-    await db.fetch_all(
-        """
-        insert into scaler_agent_jobs (agent_id, job_id)
-        select agent_id, job_id
-          from scaler_spawning_agents
-        """
-    )
-    await db.fetch_all(
-        """
-        update scaler_capacity
-           set agents = used.agents, mcpu = used.mcpu, mem_bytes = used.mem_bytes
-          from (select count(*) agents, sum(mcpu) mcpu, sum(mem_bytes) mem_bytes from scaler_reservations) used
-        """
-    )
-    await db.fetch_all("alter table scaler_reservations enable trigger hatchway_count")
-    await db.fetch_all("vacuum analyze")

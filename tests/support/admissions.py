@@ -97,15 +97,17 @@ async def admissions(db: Database) -> list[Admission]:
     return [Admission(*row) for row in rows]
 
 
-async def break_the_admission_lock(db: Database) -> None:
-    """What the judge must see. A moment between looking and taking, so that it needs no luck for two to meet there."""
+async def break_the_admission_lock(db: Database, lingering: float = 0.02) -> None:
+    """What the judge must see. So many seconds between looking and taking: it needs no luck for two to meet there."""
     await db.fetch_all(
         "create or replace function hatchway_lock() returns void language plpgsql as $$ begin return; end $$"
     )
+    await db.fetch_all("create table lingering (seconds float8)")
+    await db.fetch_all("insert into lingering values (%(seconds)s)", {"seconds": lingering})
     await db.fetch_all(
         """
         create function linger() returns trigger language plpgsql as
-        $$ begin perform pg_sleep(0.02); return new; end $$
+        $$ begin perform pg_sleep(seconds) from lingering; return new; end $$
         """
     )
     await db.fetch_all(

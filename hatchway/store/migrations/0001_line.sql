@@ -175,20 +175,32 @@ create function hatchway_neighbours(p text[]) returns text[] language sql stable
                         and (g.max_agents, g.max_mcpu, g.max_mem_bytes) is distinct from (null, null, null))) $$;
 
 -- Of those: the ones with a line, that accept, and have an agent's room. The limit keeps the look at the line an index
--- probe for each scaler; an `exists` is planned as a join that reads the whole line, under the admission lock.
-create function hatchway_reach(p text[]) returns text[] language sql stable as $$
-  select coalesce(array_agg(s.scaler_name), '{}')
-    from scaler_capacity s
-   where s.scaler_name = any (hatchway_neighbours(p))
-     and s.accepting
-     and not exists (select from scaler_capacity c
-                      where c.scope in ('global', s.pool, s.scope) and c.agents >= c.max_agents)
-     and not exists (select from scaler_failures f where f.scaler_name = s.scaler_name and f.backoff_until > now())
-     and (select w.agent_id
-            from scaler_waiters w
-           where w.scaler_name = s.scaler_name and not w.parked
-           order by w.priority, w.seq, w.rank
-           limit 1) is not null $$;
+-- probe for each scaler; an `exists` is planned as a join that reads the whole line, under the admission lock. Each
+-- scope is looked up once, too: asked for every scaler, it would be fifty times fifty rows with fifty scalers.
+-- In plpgsql for its cached plans: most majors plan a statement of an SQL function anew at each call.
+create function hatchway_reach(p text[]) returns text[] language plpgsql stable as $$
+declare
+  near text[];
+begin
+  if exists (select from scaler_capacity where scope = 'global' and agents >= max_agents) then
+    return '{}';
+  end if;
+  near := hatchway_neighbours(p);
+  return coalesce((
+    select array_agg(s.scaler_name)
+      from scaler_capacity s
+      left join scaler_capacity pool on pool.scope = s.pool
+     where s.scaler_name = any (near)
+       and s.accepting
+       and (s.agents >= s.max_agents) is not true
+       and (pool.agents >= pool.max_agents) is not true
+       and not exists (select from scaler_failures f where f.scaler_name = s.scaler_name and f.backoff_until > now())
+       and (select w.agent_id
+              from scaler_waiters w
+             where w.scaler_name = s.scaler_name and not w.parked
+             order by w.priority, w.seq, w.rank
+             limit 1) is not null), '{}');
+end $$;
 
 -- Hands room to the line, best waiter first. Who does not fit holds the scopes that bound it: nobody behind gets in
 -- there, or a big one would starve behind a stream of small ones. p: the scalers where room may have opened.
@@ -270,8 +282,9 @@ begin
   return coalesce(wake, '[]');
 end $$;
 
--- 1 = next, among those who may be in its way. Counts at most 10,000 candidates ahead: it is computed under the
--- admission lock, for people to read.
+-- 1 = next, among those who may be in its way. Counts at most 1,000 candidates ahead, 1001 says "far back": it is
+-- computed under the admission lock, for people to read, and the whole of a long line would cost each who joins it
+-- several times what the rest of its reserve does.
 create function hatchway_position(p_agent text) returns int language sql stable as $$
   select 1 + count(distinct ahead.agent_id)::int
     from (select w.agent_id
@@ -286,8 +299,8 @@ create function hatchway_position(p_agent text) returns int language sql stable 
                 and not parked
                 and (priority, seq) < (mine.priority, mine.seq)
               order by priority, seq, rank
-              limit 10000) w
-           limit 10000) ahead $$;
+              limit 1000) w
+           limit 1000) ahead $$;
 
 -- Where a waiter stands, and what each of its candidates meets: as its own workflow was told at its last reserve, but now.
 create function hatchway_why(p_agent text) returns jsonb language plpgsql stable as $$

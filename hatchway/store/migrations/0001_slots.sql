@@ -152,9 +152,12 @@ begin
     end if;
   end if;
 
+  v_lines := array(select x.c->>'scaler' from jsonb_array_elements(args->'candidates') x (c));
   if seen.waits then
     select * into w from scaler_waiters where agent_id = v_agent order by rank limit 1;
-  elsif seen.nobody_waits then                          -- nobody to be fair to
+  -- Nobody to be fair to. Whoever waits for scalers out of reach waits for one that is full in itself, or every scaler
+  -- that shares the scope is out of reach as well: what this one needs is held by nobody.
+  elsif seen.nobody_waits or cardinality(hatchway_reach(v_lines)) = 0 then
     for c in select value from jsonb_array_elements(args->'candidates') loop
       continue when hatchway_bound(c->>'scaler', (c->>'mcpu')::bigint, (c->>'mem_bytes')::bigint) is not null;
       s := hatchway_take('reserved', v_agent, c->>'scaler', (c->>'mcpu')::bigint, (c->>'mem_bytes')::bigint,
@@ -162,12 +165,11 @@ begin
                          (args->>'config_version')::bigint);
       return hatchway_held(s, false, '[]');
     end loop;
-    if not v_wait then
+    if seen.nobody_waits and not v_wait then
       return jsonb_build_object('answer', 'refused', 'bound', hatchway_bounds(args->'candidates', 1));
     end if;
   end if;
 
-  v_lines := array(select x.c->>'scaler' from jsonb_array_elements(args->'candidates') x (c));
   if seen.waits and w.config_version is distinct from (args->>'config_version')::bigint then  -- planned anew
     v_lines := v_lines || hatchway_leave(v_agent);
     perform hatchway_enter(args, w.seq, w.enqueued_at);

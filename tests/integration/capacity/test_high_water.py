@@ -69,17 +69,18 @@ class Load:
         self.endings = Counter[str]()
         self._over = asyncio.Event()
 
-    async def run(self, requests: int, *, kills: bool) -> None:
-        self._over.clear()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._change_caps())
-            if kills:
-                group.create_task(self._kill())
-            async with self.fleet.agents(seed=requests):
-                await asyncio.gather(*(self._request(n) for n in range(requests)))
-            self._over.set()
+    async def run(self, requests: int, *, arriving_within: float = 2) -> None:
+        async with self.fleet.agents(seed=requests):
+            await asyncio.gather(*(self._request(n, arriving_within) for n in range(requests)))
+        self._over.set()
 
-    async def _request(self, number: int) -> None:
+    async def disturbed(self, requests: int) -> None:
+        """The same, while caps change and workers are killed."""
+        async with asyncio.TaskGroup() as group:
+            for part in (self.run(requests), self._change_caps(), self._kill()):
+                group.create_task(part)
+
+    async def _request(self, number: int, arriving_within: float) -> None:
         cpus, memory = self.dice.choice(SHAPES)
         request: dict[str, Any] = {
             "job_id": f"job-{number}",
@@ -89,7 +90,7 @@ class Load:
             "on_capacity": "decline" if self.dice.random() < 0.1 else "wait",
         }
         cancelled_after = self.dice.uniform(0, 4) if self.dice.random() < 0.1 else None
-        await asyncio.sleep(self.dice.uniform(0, 2))
+        await asyncio.sleep(self.dice.uniform(0, arriving_within))
         started = await self.lab.provision(**request)
         self.fleet.started[started.agent_id] = started
         if cancelled_after is not None:
@@ -181,7 +182,7 @@ async def test_no_cap_is_ever_exceeded_while_caps_change_and_workers_are_killed(
         try:
             await asyncio.gather(*(fleet.start(host) for host in HOSTS))
 
-            await load.run(REQUESTS, kills=True)
+            await load.disturbed(REQUESTS)
 
             await free_again(lab, tmp_path)
         finally:
@@ -207,11 +208,11 @@ async def test_without_the_admission_lock_the_judge_sees_caps_exceeded(
         await log_admissions(db)
         fleet = Fleet(lab, database_url, tmp_path, list(WIDE.scalers))
         await fleet.apply(NARROW)
-        await break_the_admission_lock(db)
+        await break_the_admission_lock(db, lingering=0.2)
         try:
             await asyncio.gather(*(fleet.start(host) for host in HOSTS))
 
-            await Load(fleet, seed=20).run(40, kills=False)
+            await Load(fleet, seed=20).run(40, arriving_within=0)
         finally:
             await fleet.stop()
         assert Judge(fleet.applied).breaches(await admissions(db)) != []

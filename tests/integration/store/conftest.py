@@ -8,6 +8,7 @@ import pytest
 
 from hatchway.store.pool import Database
 from tests.integration.store.factory import SCALER, set_caps
+from tests.integration.store.full import fill
 from tests.support.pooler import running_pooler, through
 from tests.support.postgres_fixtures import PostgresServer, private_directory, running_postgres
 from tests.support.services import POSTGRES15_BIN
@@ -51,6 +52,16 @@ def pooler_of(server: PostgresServer) -> Iterator[int]:
 def way(request: pytest.FixtureRequest, dsn: str) -> str:
     """The fresh database by each way that a worker may come: straight, or through a transaction pooler."""
     return dsn if request.param == "straight" else through(request.getfixturevalue("pooler_of"), dsn)
+
+
+@pytest.fixture(scope="module")
+async def full_dsn(server: PostgresServer) -> AsyncIterator[str]:
+    """A database with very much in it, shared by the tests of one file."""
+    dsn = server.database()
+    async with Database.open(dsn, max_size=1) as database:
+        await fill(database)
+    yield dsn
+    server.drop(dsn)
 
 
 @pytest.fixture

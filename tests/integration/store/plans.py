@@ -61,7 +61,7 @@ async def explaining(dsn: str) -> AsyncIterator[tuple[Database, Plans]]:
 
     async def configure(connection: psycopg.AsyncConnection[tuple[Any, ...]]) -> None:
         for setting in _SETTINGS:
-            await connection.execute(setting)  # type: ignore[arg-type]
+            await connection.execute(setting)
         connection.add_notice_handler(plans.heard)
 
     pool: AsyncConnectionPool[psycopg.AsyncConnection[tuple[Any, ...]]] = AsyncConnectionPool(

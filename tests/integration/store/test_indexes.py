@@ -13,65 +13,15 @@ from hatchway.store.pool import Database
 from hatchway.store.presence import Presence
 from hatchway.store.slots import Slots
 from hatchway.store.tokens import Tokens
-from tests.integration.store.factory import minted, reservation, set_caps
-from tests.support.postgres_fixtures import PostgresServer
-
-ROWS = 100_000
-SCALERS = 20
-LARGE = (
-    "scaler_spawning_agents",
-    "scaler_reservations",
-    "scaler_waiters",
-    "scaler_provision_outcomes",
-    "scaler_agent_jobs",
-    "scaler_pending_claims",
-    "scaler_agent_tokens",
-    "scaler_agent_presence",
-)
+from tests.integration.store.factory import minted, reservation
+from tests.integration.store.full import LARGE, ROWS
 
 
 @pytest.fixture(scope="module")
-async def full(server: PostgresServer) -> AsyncIterator[Database]:
-    """A database with 100,000 agents, as many outcomes, and 5,000 agents in the line of a full scaler."""
-    dsn = server.database()
+async def full(full_dsn: str) -> AsyncIterator[Database]:
     # One connection: the counters of what it read are flushed by itself, on demand.
-    async with Database.open(dsn, min_size=1, max_size=1) as db:
-        await set_caps(db, {**{f"s{n}": None for n in range(SCALERS)}, "full": 1})
-        await db.fetch_all("alter table scaler_reservations disable trigger hatchway_count")
-        await db.fetch_all(
-            """
-            insert into scaler_spawning_agents
-              (agent_id, scaler_name, job_id, bound_job_id, workflow_id, workflow_first_run_id, host_id, state,
-               adopted_by, adopted_at, registration_id, deadline_at)
-            select 'a' || n, 's' || n %% %(scalers)s, 'j' || n, 'j' || n, 'w' || n, 'r' || n, 'h' || n %% 50, 'active',
-                   'gateway-1', now(), 'reg-1', now() + interval '1 h'
-              from generate_series(1, %(rows)s) n
-            """,
-            {"rows": ROWS, "scalers": SCALERS},
-        )
-        for statement in (
-            "insert into scaler_reservations (agent_id, scaler_name, cpu_units, mem_bytes)"
-            " select agent_id, scaler_name, 1, 1 from scaler_spawning_agents",
-            "insert into scaler_agent_presence (agent_id, instance_id)"
-            " select agent_id, 'gateway-1' from scaler_spawning_agents",
-            "insert into scaler_agent_tokens (token_hash, agent_id, claim_hash, registered_at)"
-            " select 't' || agent_id, agent_id, 'c', now() from scaler_spawning_agents",
-            "insert into scaler_pending_claims (claim_hash, claim_prefix, agent_id, scaler_name, agent_token_ttl_ms,"
-            " expires_at) select 'c' || agent_id, 'c', agent_id, scaler_name, 1, now() from scaler_spawning_agents",
-            "insert into scaler_provision_outcomes (agent_id, job_id, scaler_name)"
-            " select 'o' || n, 'oj' || n, 's0' from generate_series(1, 100000) n",
-            "insert into scaler_agent_jobs (agent_id, job_id)"
-            " select 'o' || n, 'oj' || n from generate_series(1, 100000) n",
-            "update scaler_capacity set agents = 1 where scaler_name = 'full'",
-            "insert into scaler_waiters (agent_id, rank, scaler_name, priority, seq, mcpu, mem_bytes, workflow_id,"
-            " job_id, spawn) select 'w' || n, 1, 'full', 3, n, 0, 0, 'w' || n, 'wj' || n, '{}'"
-            " from generate_series(1, 5000) n",
-        ):
-            await db.fetch_all(statement)
-        await db.fetch_all("alter table scaler_reservations enable trigger hatchway_count")
-        await db.fetch_all("analyze")
+    async with Database.open(full_dsn, min_size=1, max_size=1) as db:
         yield db
-    server.drop(dsn)
 
 
 async def rows_scanned(db: Database) -> int:
@@ -115,7 +65,7 @@ async def steps(db: Database, agent: str) -> list[tuple[str, Callable[[], Awaita
     ]
 
 
-@pytest.mark.parametrize("line", [True, False], ids=["behind a line of 5,000", "no line"])
+@pytest.mark.parametrize("line", [True, False], ids=["behind a line of 10,000", "no line"])
 async def test_no_step_of_a_provision_scans_a_large_table(full: Database, line: bool) -> None:
     if not line:
         await full.fetch_all("delete from scaler_waiters")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.figures import Against, Line, Pair, take, under_their_floors
+from bench.figures import Against, Line, Pair, Time, out_of_bounds, take
 
 
 @pytest.mark.parametrize(
@@ -22,14 +22,33 @@ def test_a_line_fails_the_run_when_its_median_is_under_its_floor(
 ) -> None:
     line = Line("reserve", floor, [Pair(rate, 100.0) for rate in ours])
 
-    assert (under_their_floors([line]) == [line]) is fails
+    assert (out_of_bounds([line]) == [line]) is fails
     assert ("UNDER THE FLOOR" in str(line)) is fails
 
 
 def test_a_line_shows_its_ratio_floor_and_spread() -> None:
     line = Line("reserve", 0.35, [Pair(rate, 100.0) for rate in (30, 40, 50, 60, 70)])
 
-    assert str(line).split() == ["reserve", "0.50", "0.35", "0.30", "-", "0.70", "50.0", "/", "100.0", "ok"]
+    assert str(line).split() == (
+        ["reserve", "0.50", ">=", "0.35", "0.30", "-", "0.70", "50.0", "/", "100.0", "/s", "ok"]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("taken", "fails"),
+    [
+        pytest.param([50.0, 100.0, 500.0], False, id="the median is on the ceiling"),
+        pytest.param([50.0, 101.0, 102.0], True, id="the median is above it"),
+    ],
+)
+def test_a_time_fails_the_run_when_its_median_is_above_its_ceiling(taken: list[float], fails: bool) -> None:
+    lines: list[Line | Time] = [
+        Time("a hand-over", 100.0, taken),
+        Line("the same as a ratio", None, [Pair(time, 100.0) for time in taken], ceiling=1.0, unit="ms"),
+    ]
+
+    assert (out_of_bounds(lines) == lines) is fails
+    assert [("ABOVE THE CEILING" in str(line)) for line in lines] == [fails] * 2
 
 
 async def test_both_sides_take_turns_and_each_pair_has_its_own_ratio() -> None:
