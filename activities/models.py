@@ -10,9 +10,11 @@ from hatchway.model import (
     ComputeRef,
     ContainerSpec,
     EndReason,
+    FollowedEnded,
     JobResult,
     Payload,
     ProvisionRequest,
+    ReleaseRequest,
     ScaleDownReason,
     TeardownFacts,
     TeardownState,
@@ -28,10 +30,13 @@ class ReserveInput(Payload):
     request: ProvisionRequest
     wait: bool
     wait_left: timedelta
+    takes_warm: bool = True
+    """False after several warm agents in a row have said no: then a new one."""
 
 
 class ReserveKind(StrEnum):
     HELD = "held"
+    WARM = "warm"
     WAITING = "waiting"
     DECLINED = "declined"
     NO_MATCHING_SCALER = "no-matching-scaler"
@@ -55,9 +60,18 @@ class Slot(Payload):
     closing_for: EndReason | None = None
 
 
+class WarmAgent(Payload):
+    """A warm agent that was taken for a job, and the workflow that runs it."""
+
+    agent_id: str
+    workflow_id: str
+    first_run_id: str
+
+
 class ReserveAnswer(Payload):
     kind: ReserveKind
     slot: Slot | None = None
+    warm: WarmAgent | None = None
     message: str = ""
     decline: DeclineReason | None = None
     line_position: int | None = None
@@ -159,3 +173,70 @@ class Done(Payload):
 
 class SpawnAnswer(Payload):
     compute: ComputeRef
+
+
+class BindInput(Payload):
+    """`agent_id` is the provision that has taken the warm agent, for its job."""
+
+    agent_id: str
+    warm: WarmAgent
+    scaler: str
+    job_id: str
+    run_id: str | None = None
+    max_lifetime: timedelta | None = None
+
+
+class BindAnswer(Payload):
+    """False: the warm agent did not take the job on, and the provision has let go of it."""
+
+    bound: bool
+
+
+class BindingInput(Payload):
+    agent_id: str
+    job_id: str
+
+
+class BindingAnswer(Payload):
+    """Whether the row says that the agent is this job's; `follower_*`: the provision that took it."""
+
+    bound: bool
+    follower_agent_id: str | None = None
+    follower_workflow_id: str | None = None
+
+
+class WithdrawAnswer(Payload):
+    """`withdrawn`: nobody has taken the warm agent, and nobody can any more."""
+
+    withdrawn: bool
+
+
+class ScalerInput(Payload):
+    scaler: str
+
+
+class FollowedInput(Payload):
+    agent_id: str
+    warm: WarmAgent
+
+
+class FollowedAnswer(Payload):
+    """`ended` as soon as that is known. `closing`: it will be soon."""
+
+    ended: FollowedEnded | None = None
+    closing: bool = False
+
+
+class LetGoInput(Payload):
+    """Ask the warm agent of a job to go."""
+
+    warm: WarmAgent
+    release: ReleaseRequest
+
+
+class PoolAnswer(Payload):
+    """`again_in`: the head of the line is kept waiting by a warm agent, and this is when to look again."""
+
+    started: int = 0
+    released: int = 0
+    again_in: timedelta | None = None

@@ -19,8 +19,9 @@ from activities.models import (
     ReserveInput,
     ReserveKind,
     Slot,
+    WarmAgent,
 )
-from hatchway import matching
+from hatchway import matching, warming
 from hatchway.config.current import CurrentConfig
 from hatchway.config.schema import Config
 from hatchway.errors import DeclineReason
@@ -36,6 +37,7 @@ from hatchway.model import (
     TeardownFacts,
     TeardownRequest,
 )
+from hatchway.pools import look_after_pool
 from hatchway.resources import shape
 from hatchway.store.adoption import Adoption
 from hatchway.store.outcomes import Outcomes
@@ -44,21 +46,27 @@ from hatchway.store.slots import (
     AlreadyEnded,
     AtCapacity,
     BackingOff,
+    BoundKind,
     Candidate,
     Draining,
     Held,
     JobHasAgent,
     JobServed,
     NeverFits,
+    PoolRefused,
     Reservation,
     Slots,
     SpawnRow,
     Waiting,
     Wake,
+    Warm,
 )
 from hatchway.task_queues import CONTROL
 from hatchway.transitions import wire_reason
 from hatchway.waking import RPC_LIMIT, wake
+
+BEHIND_EVERYBODY = 6
+"""The priority of a warm pool's fill: a request's is 1 to 5."""
 
 
 class SlotActivities:
@@ -101,12 +109,12 @@ class SlotActivities:
             if isinstance(answer, Waiting) and await self._config.newer_than(version):
                 return await self.reserve(ask)  # an apply wakes waiters before every worker has read what it says
             self._count_refusals(answer, reservation)
-            if isinstance(answer, Held):
+            if isinstance(answer, Held | Warm):
                 await self._finish_older_teardowns(answer)
-                config = await self._config.of_row(answer.row)
-                return ReserveAnswer(kind=ReserveKind.HELD, slot=self._slot(ask.request, answer.row, config))
+                return await self._given(ask, answer)
         match answer:
             case Waiting():
+                await self._look_for_warm_ones_in_the_way(answer, reservation, config)
                 return ReserveAnswer(
                     kind=ReserveKind.WAITING, message="; ".join(answer.bound), line_position=answer.position
                 )
@@ -119,6 +127,24 @@ class SlotActivities:
                 decline, message = _declined(answer)
                 return ReserveAnswer(kind=ReserveKind.DECLINED, decline=decline, message=message)
 
+    async def _given(self, ask: ReserveInput, answer: Held | Warm) -> ReserveAnswer:
+        row = answer.row
+        slot = self._slot(ask.request, row, await self._config.of_row(row))
+        if isinstance(answer, Held):
+            return ReserveAnswer(kind=ReserveKind.HELD, slot=slot)
+        warm = WarmAgent(
+            agent_id=row.agent_id, workflow_id=row.workflow_id or "", first_run_id=row.workflow_first_run_id or ""
+        )
+        return ReserveAnswer(kind=ReserveKind.WARM, slot=slot, warm=warm)
+
+    async def _look_for_warm_ones_in_the_way(self, answer: Waiting, asked: Reservation, config: Config) -> None:
+        """The head of a line does not wait long for room that idle warm agents hold. Those behind it follow it."""
+        if answer.position != 1 or not any(scaler.warm_pool for scaler in config.scalers):
+            return
+        for candidate, bound in zip(asked.candidates, answer.bounds, strict=False):
+            if bound.kind is BoundKind.FULL:
+                await look_after_pool(self._temporal, candidate.scaler)
+
     def _count_refusals(self, answer: ReserveResult, reservation: Reservation) -> None:
         if isinstance(answer, Waiting | AtCapacity | NeverFits | BackingOff | Draining):
             for candidate, bound in zip(reservation.candidates, answer.bounds, strict=False):
@@ -126,6 +152,8 @@ class SlotActivities:
 
     def _matches(self, ask: ReserveInput, config: Config) -> list[LabelSetMatch]:
         request = ask.request
+        if request.warm_for is not None:
+            return _of_pool(request.warm_for, config)
         return matching.match(
             request.labels, request.exclude_labels, request.role, config.scalers,
             default_platform=self._platform, agent_id=ask.agent_id,
@@ -133,6 +161,8 @@ class SlotActivities:
 
     def _why_no_match(self, ask: ReserveInput, config: Config) -> str:
         request = ask.request
+        if request.warm_for is not None:
+            return f"scaler {request.warm_for} has no warm pool in the configuration of now"
         return matching.no_match_message(
             matching.refusals(
                 request.labels, request.exclude_labels, request.role, config.scalers,
@@ -143,10 +173,13 @@ class SlotActivities:
     def _reservation(
         self, ask: ReserveInput, version: int, config: Config, matches: list[LabelSetMatch]
     ) -> Reservation:
-        request = ask.request
+        request, defaults = ask.request, config.defaults.resources
+        pool = matches[0].scaler.warm_pool if request.warm_for is not None else None
         candidates = []
         for match in matches:
-            wants = shape(request.resources, match.label_set.resources, config.defaults.resources)
+            wants = shape(request.resources, match.label_set.resources, defaults)
+            serves = ask.takes_warm and warming.serves(match.scaler, match.label_set, request, defaults)
+            key = warming.key(match.scaler, match.label_set, defaults) if serves or pool else None
             candidates.append(
                 Candidate(
                     scaler=match.scaler.name,
@@ -157,6 +190,8 @@ class SlotActivities:
                     backend_type=match.scaler.type.value,
                     provisioning_targets=[],
                     roles=list(match.scaler.roles),
+                    takes_warm=key if serves else None,
+                    made_warm=key if pool else None,
                 )
             )
         return Reservation(
@@ -165,13 +200,14 @@ class SlotActivities:
             workflow_first_run_id=ask.first_run_id,
             job_id=request.job_id,
             run_id=request.run_id,
-            priority=request.priority,
+            priority=BEHIND_EVERYBODY if pool else request.priority,
             wait=ask.wait,
             candidates=candidates,
             config_version=version,
             owner_instance_id=self._instance_id,
             reserved_for=ask.wait_left,
             wait_timeout=ask.wait_left,
+            warm_target=pool.size if pool else None,
         )
 
     def _slot(self, request: ProvisionRequest, row: SpawnRow, config: Config) -> Slot:
@@ -211,7 +247,7 @@ class SlotActivities:
             await self._wake((await self._slots.release(other.agent_id, EndReason.ADOPTION_TIMEOUT.value, None)).wake)
         return True
 
-    async def _finish_older_teardowns(self, held: Held) -> None:
+    async def _finish_older_teardowns(self, held: Held | Warm) -> None:
         """An older agent of this job may be closing with nobody at it: its machine is still paid for."""
         for older in held.older:
             if await self._gone(older.workflow_id, older.workflow_first_run_id):
@@ -289,8 +325,17 @@ def _wire(end: EndReason, adopted: bool) -> ScaleDownReason:
     return wire_reason(end, adopted=adopted)
 
 
+def _of_pool(scaler_name: str, config: Config) -> list[LabelSetMatch]:
+    """What a fill makes: one label set of the scaler whose pool it is."""
+    scaler = config.scaler(scaler_name)
+    label_set = scaler.warm_label_set if scaler else None
+    if scaler is None or label_set is None:
+        return []
+    return [LabelSetMatch(scaler, scaler.label_sets.index(label_set), label_set)]
+
+
 def _declined(
-    answer: AtCapacity | NeverFits | BackingOff | Draining | JobHasAgent | JobServed,
+    answer: AtCapacity | NeverFits | BackingOff | Draining | PoolRefused | JobHasAgent | JobServed,
 ) -> tuple[DeclineReason, str]:
     match answer:
         case AtCapacity(bound=bound):
@@ -301,6 +346,8 @@ def _declined(
             return DeclineReason.BACKING_OFF, "backing off after failures: " + "; ".join(bound)
         case Draining(bound=bound):
             return DeclineReason.DRAINING, "takes no new work: " + "; ".join(bound)
+        case PoolRefused(why=why):
+            return DeclineReason.AT_CAPACITY, f"the warm pool gets no agent more now: {why}"
         case JobHasAgent(agent_id=agent_id):
             return DeclineReason.JOB_HAS_AGENT, f"the job has an agent already: {agent_id}"
         case JobServed():

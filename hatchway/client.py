@@ -239,6 +239,8 @@ class HatchwayClient:
 
 def workflow_id_for(request: ProvisionRequest) -> str:
     """`provision/job/<job_id>` for a job, so that a job is one provision; else one of its own."""
+    if request.warm_for:
+        return f"provision/warm/{request.warm_for}/{uuid.uuid4()}"
     return f"provision/job/{request.job_id}" if request.job_id else f"provision/adhoc/{uuid.uuid4()}"
 
 
@@ -246,6 +248,7 @@ def summary_of(request: ProvisionRequest) -> str:
     """One line for the list of workflows: the job and its labels, at most 200 bytes."""
     labels = ", ".join(request.labels) or "any agent"
     text = f"job {request.job_id}: {labels}" if request.job_id else labels
+    text = f"warm for {request.warm_for}: {labels}" if request.warm_for else text
     return text.encode()[:200].decode(errors="ignore")
 
 

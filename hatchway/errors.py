@@ -37,6 +37,8 @@ class ErrorType(StrEnum):
     STORE_UNREACHABLE = "StoreUnreachable"
     BOUND_TO_HOST = "BoundToHost"
     CLOSING = "Closing"
+    # what `bind` answers
+    NOT_BOUND = "NotBound"
     SECRET_NOT_ALLOWED = "SecretNotAllowed"  # noqa: S105 - a name
     BLIND = "Blind"
     # how a sweep ends, when a step of it failed

@@ -215,6 +215,19 @@ class ProvisionRequest(Payload):
     spawn_timeout: Timeout | None = None
     adoption_timeout: Timeout | None = None
     max_lifetime: Timeout | None = None
+    warm_for: Id | None = None
+    """Of a warm pool's own fill: the scaler that the agent is made for, ahead of jobs."""
+
+    @model_validator(mode="after")
+    def _warm_is_for_no_job(self) -> Self:
+        if self.warm_for is None:
+            return self
+        if self.job_id or self.run_id or self.container or self.resources or self.role:
+            raise ValueError("warm_for makes an agent ahead of jobs: leave job_id, run_id, container, resources and "
+                             "role out")  # fmt: skip
+        if self.on_capacity is not OnCapacity.DECLINE:
+            raise ValueError("warm_for never waits: say on_capacity decline")
+        return self
 
     @field_validator("container", mode="before")
     @classmethod
@@ -310,6 +323,8 @@ class AdoptedSpec(Payload):
     job_id: str | None = None
     run_id: str | None = None
     role: str | None = None
+    warm: bool = False
+    """It has no job yet: one comes in the answer to a heartbeat."""
 
 
 class ReleaseRequest(Payload):
@@ -339,6 +354,32 @@ class BindRequest(Payload):
     agent_id: str
     job_id: Id
     run_id: Id | None = None
+    max_lifetime: Timeout | None = None
+    """Of the job. It runs from the binding: what an agent was idle for is not the job's."""
+
+
+class FollowedEnded(Payload):
+    """To the provision whose job a warm agent served: how that agent ended. `agent_id` is the receiver's own."""
+
+    agent_id: str
+    served_by: str
+    end_reason: EndReason
+    result: JobResult = JobResult.UNKNOWN
+    teardown: TeardownState = TeardownState.PENDING
+    error: str | None = None
+
+
+class WarmPoolRequest(Payload):
+    """The input of WarmPoolWorkflow, and of its one signal."""
+
+    scaler: str
+
+
+class WarmPoolOutcome(Payload):
+    """What was done for the pool."""
+
+    started: int = 0
+    released: int = 0
 
 
 class WaitRequest(Payload):
@@ -368,7 +409,7 @@ class SweepRequest(Payload):
 
 
 class SweptStep(Payload):
-    """What one step of a sweep has done: a word for each kind of thing, and how many. `error`: it did not get through."""
+    """What one step of a sweep has done: a word for each kind of thing, and how many. `error`: it failed with that."""
 
     done: dict[str, int] = {}
     error: str | None = None

@@ -21,7 +21,8 @@ TRANSITIONS: dict[ProvisionState, frozenset[ProvisionState]] = {
     # An agent may register before the spawn call has returned.
     S.SPAWNING: frozenset({S.AWAITING_ADOPTION, S.ACTIVE, S.TEARING_DOWN}),
     S.AWAITING_ADOPTION: frozenset({S.ACTIVE, S.TEARING_DOWN}),
-    S.ACTIVE: frozenset({S.TEARING_DOWN}),
+    # A provision whose job a warm agent served leaves the teardown to that one.
+    S.ACTIVE: frozenset({S.TEARING_DOWN, S.CLOSED}),
     S.TEARING_DOWN: frozenset({S.CLOSED}),
     S.CLOSED: frozenset(),
 }

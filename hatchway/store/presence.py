@@ -29,6 +29,8 @@ class BeatAnswer:
     job_id: str | None
     """The job that it is bound to; None while it is warm."""
     run_id: str | None
+    idle: bool = False
+    """Warm, and without a job: it asks again soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,9 @@ class Presence:
             return {}
         answers = await self._db.call("hatchway_beat", {"instance_id": instance_id, "agents": batch})
         return {
-            a["agent_id"]: BeatAnswer(Beat(a["answer"]), a["end_reason"], a["drain"], a["job_id"], a["run_id"])
+            a["agent_id"]: BeatAnswer(
+                Beat(a["answer"]), a["end_reason"], a["drain"], a["job_id"], a["run_id"], a["idle"]
+            )
             for a in answers
         }
 

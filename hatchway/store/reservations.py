@@ -24,6 +24,10 @@ class Candidate:
     backend_type: str
     provisioning_targets: list[str]
     roles: list[str]
+    takes_warm: str | None = None
+    """The key of warm agents that would serve this job as well as a new one (`hatchway.warming`). None: none does."""
+    made_warm: str | None = None
+    """The key of the warm agent that this is: it is made ahead of jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class Reservation:
     reserved_for: timedelta
     """The row's deadline from the moment it is held: what the spawn queue and one spawn may take."""
     wait_timeout: timedelta
+    warm_target: int | None = None
+    """Of a warm pool's fill: how many its pool may have. It has one candidate, goes behind everybody, never waits."""
 
 
 class BoundKind(StrEnum):
@@ -126,6 +132,23 @@ class Held(_Answer):
 
 
 @dataclass(frozen=True, slots=True)
+class Warm(_Answer):
+    """A warm agent is taken for the job, whose row this is. Its workflow has to take the job on: until then it can say
+    no, and the taker can give it back. `older` as above.
+    """
+
+    row: SpawnRow
+    older: list[SpawnRow]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRefused(_Answer):
+    """A warm pool gets no agent more now: it is full, jobs wait, or it was asked for under an old configuration."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting(_Answer):
     """The agent stands in the line, 1 is next. `bound`: a sentence for each candidate."""
 
@@ -203,7 +226,10 @@ class AlreadyEnded(_Answer):
     end_reason: str | None
 
 
-ReserveAnswer = Held | Waiting | AtCapacity | NeverFits | BackingOff | Draining | JobHasAgent | JobServed | AlreadyEnded
+ReserveAnswer = (
+    Held | Warm | Waiting | AtCapacity | NeverFits | BackingOff | Draining | PoolRefused
+    | JobHasAgent | JobServed | AlreadyEnded
+)  # fmt: skip
 
 
 def parse_answer(answer: Mapping[str, Any]) -> ReserveAnswer:
@@ -213,6 +239,11 @@ def parse_answer(answer: Mapping[str, Any]) -> ReserveAnswer:
         case "held":
             older = [SpawnRow.from_json(row) for row in answer["older"] or ()]
             return Held(SpawnRow.from_json(answer["row"]), answer["resumed"], older, wake=wake)
+        case "warm":
+            older = [SpawnRow.from_json(row) for row in answer["older"] or ()]
+            return Warm(SpawnRow.from_json(answer["row"]), older, wake=wake)
+        case "pool-refused":
+            return PoolRefused(answer["why"], wake=wake)
         case "already-ended":
             return AlreadyEnded(answer["end_reason"], wake=wake)
         case "job-served":

@@ -55,6 +55,19 @@ class SpawnRow:
     state_version: int
     spawned_at: datetime
     read_at: datetime
+    warm_key: str | None = None
+    """What it was made as, ahead of jobs; None: for a request."""
+    bound_by: str | None = None
+    """The provision that has taken it for its job, while it was warm."""
+    bound_workflow_id: str | None = None
+    bound_first_run_id: str | None = None
+    bound_at: datetime | None = None
+    """When its own workflow took that job on."""
+
+    @property
+    def idle(self) -> bool:
+        """Warm, and without a job that it runs."""
+        return self.warm_key is not None and self.bound_at is None
 
     @property
     def closing(self) -> bool:
@@ -116,6 +129,11 @@ class SpawnRow:
             state_version=row["state_version"],
             spawned_at=instant(row["spawned_at"]),
             read_at=instant(row["read_at"]),
+            warm_key=row["warm_key"],
+            bound_by=row["bound_by"],
+            bound_workflow_id=row["bound_workflow_id"],
+            bound_first_run_id=row["bound_first_run_id"],
+            bound_at=moment(row["bound_at"]),
         )
 
 

@@ -20,9 +20,11 @@ from hatchway.store.reservations import (
     JobHasAgent,
     JobServed,
     NeverFits,
+    PoolRefused,
     Reservation,
     ReserveAnswer,
     Waiting,
+    Warm,
     parse_answer,
 )
 from hatchway.store.rows import SpawnRow, SpawnState, Wake, seconds, wakes
@@ -42,6 +44,7 @@ __all__ = [
     "JobServed",
     "NeverFits",
     "NoRow",
+    "PoolRefused",
     "Released",
     "Reservation",
     "ReserveAnswer",
@@ -52,6 +55,7 @@ __all__ = [
     "Stamped",
     "Waiting",
     "Wake",
+    "Warm",
 ]
 
 
@@ -218,7 +222,8 @@ class Slots:
 
 def _reservation(wanted: Reservation) -> dict[str, Any]:
     """The arguments of `hatchway_reserve`. `spawn` is what the row gets, now or when the line grants it."""
-    return {
+    fill = {} if wanted.warm_target is None else {"warm_target": wanted.warm_target}
+    return fill | {
         "agent_id": wanted.agent_id,
         "workflow_id": wanted.workflow_id,
         "job_id": wanted.job_id,
@@ -237,7 +242,10 @@ def _reservation(wanted: Reservation) -> dict[str, Any]:
                 "scaler": c.scaler,
                 "mcpu": c.mcpu,
                 "mem_bytes": c.mem_bytes,
+                "takes_warm": c.takes_warm,
                 "spawn": {
+                    "takes_warm": c.takes_warm,
+                    "made_warm": c.made_warm,
                     "label_set": c.label_set,
                     "mandatory_labels": c.mandatory_labels,
                     "backend_type": c.backend_type,

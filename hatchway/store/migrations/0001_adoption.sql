@@ -37,12 +37,12 @@ begin
   end if;
 
   insert into scaler_provision_outcomes as o (agent_id, job_id, scaler_name, adopted_by, adopted_at)
-  values (v_agent, coalesce(s.bound_job_id, s.job_id), s.scaler_name, s.adopted_by, s.adopted_at)
+  values (v_agent, hatchway_job(s), s.scaler_name, s.adopted_by, s.adopted_at)
   on conflict (agent_id) do update
      set adopted_by = excluded.adopted_by,
          adopted_at = coalesce(o.adopted_at, excluded.adopted_at),
          updated_at = now();
-  if s.bound_job_id is not null then
+  if s.bound_job_id is not null and hatchway_job(s) is not null then
     insert into scaler_agent_jobs (agent_id, run_id, job_id)
     values (v_agent, s.run_id, s.bound_job_id)
     on conflict (agent_id) do nothing;
@@ -94,7 +94,7 @@ declare
   s scaler_spawning_agents;
 begin
   select * into s from scaler_spawning_agents where agent_id = args->>'agent_id';
-  return to_jsonb(hatchway_record_end(args->>'agent_id', s.scaler_name, coalesce(s.bound_job_id, s.job_id),
+  return to_jsonb(hatchway_record_end(args->>'agent_id', s.scaler_name, hatchway_job(s),
                                       args->>'end_reason', args->>'result', false));
 end $$;
 

@@ -80,9 +80,11 @@ begin
                           when s.registration_id is distinct from x->>1 then 'other-registration'
                           else 'ok' end,
            'end_reason', s.end_reason,
-           'drain', s.drain_requested_at is not null,
-           'job_id', s.bound_job_id,
-           'run_id', s.run_id))
+           -- An idle warm agent that may go is torn down. Asked, it would complete, and pass for one that served.
+           'drain', s.drain_requested_at is not null and not hatchway_idle(s),
+           'idle', hatchway_idle(s),
+           'job_id', case when not hatchway_idle(s) then s.bound_job_id end,
+           'run_id', case when not hatchway_idle(s) then s.run_id end))
     into answer
     from jsonb_array_elements(args->'agents') x
     left join scaler_spawning_agents s on s.agent_id = x->>0;
@@ -122,7 +124,7 @@ begin
     return jsonb_build_object('answer', 'other-registration');
   end if;
   insert into scaler_agent_jobs as known (agent_id, run_id, job_id, completed_at, result, exit_code)
-  values (s.agent_id, s.run_id, s.bound_job_id, now(), args->>'result', (args->>'exit_code')::int)
+  values (s.agent_id, s.run_id, case when not hatchway_idle(s) then s.bound_job_id end, now(), args->>'result', (args->>'exit_code')::int)
   on conflict (agent_id) do update
      set result = coalesce(known.result, excluded.result),
          exit_code = case when known.completed_at is null then excluded.exit_code else known.exit_code end,

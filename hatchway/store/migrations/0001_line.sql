@@ -139,12 +139,14 @@ declare
 begin
   insert into scaler_spawning_agents
     (agent_id, scaler_name, label_set, run_id, job_id, bound_job_id, owner_instance_id, mandatory_labels,
-     provisioning_targets, roles, backend_type, workflow_id, workflow_first_run_id, state, deadline_at, config_version)
+     provisioning_targets, roles, backend_type, workflow_id, workflow_first_run_id, state, deadline_at, config_version,
+     warm_key)
   values
     (p_agent, p_scaler, p_spawn->'label_set', p_spawn->>'run_id', p_job, p_job, p_spawn->>'owner_instance_id',
      p_spawn->'mandatory_labels', p_spawn->'provisioning_targets', p_spawn->'roles', p_spawn->>'backend_type',
      p_workflow, p_spawn->>'workflow_first_run_id', p_state,
-     now() + make_interval(secs => (p_spawn->>'reserved_for_s')::double precision), p_config_version)
+     now() + make_interval(secs => (p_spawn->>'reserved_for_s')::double precision), p_config_version,
+     p_spawn->>'made_warm')
   returning * into s;
   insert into scaler_reservations (agent_id, scaler_name, cpu_units, mem_bytes, machine_pool, owner_instance_id)
   select p_agent, p_scaler, p_mcpu / 1000.0, p_mem, substr(pool, length('pool:') + 1), p_spawn->>'owner_instance_id'

@@ -89,7 +89,8 @@ create function hatchway_enter(args jsonb, p_seq bigint, p_enqueued_at timestamp
 
 -- args: agent_id, workflow_id, job_id, priority, wait, config_version, wait_timeout_s,
 --       spawn {run_id, workflow_first_run_id, owner_instance_id, reserved_for_s},
---       candidates [{scaler, mcpu, mem_bytes, spawn {label_set, mandatory_labels, ...}}], best first
+--       candidates [{scaler, mcpu, mem_bytes, takes_warm, spawn {label_set, mandatory_labels, ..., made_warm}}], best first;
+--       warm_target: a warm pool's fill, which has one candidate and does not wait
 create function hatchway_reserve(args jsonb) returns jsonb
 language plpgsql set search_path = public, pg_temp as $$
 declare
@@ -132,12 +133,19 @@ begin
                   where bound_job_id = v_job and state <> 'closing' and agent_id <> v_agent)
            or exists (select from scaler_waiters where job_id = v_job and rank = 1 and agent_id <> v_agent) as taken,
          exists (select from scaler_waiters where agent_id = v_agent) as waits,
+         exists (select from scaler_spawning_agents where bound_by = v_agent) as bound,
          -- By the index: after a long line has gone, a scan would read its dead rows until a vacuum.
          (select agent_id from scaler_waiters where rank = 1 order by priority, seq limit 1) is null as nobody_waits
     into seen;
   if seen.ended then
     select * into o from scaler_provision_outcomes where agent_id = v_agent;
     return jsonb_build_object('answer', 'already-ended', 'end_reason', o.end_reason);
+  end if;
+  if seen.bound or seen.taken then                      -- a warm agent that this provision has taken already
+    answer := hatchway_taken(args);
+    if answer is not null then
+      return answer;
+    end if;
   end if;
   if seen.served then
     answer := hatchway_job_served(v_job);
@@ -147,6 +155,18 @@ begin
   end if;
   if seen.taken then
     answer := hatchway_job_holder(v_job, v_agent);
+    if answer is not null then
+      return answer;
+    end if;
+  end if;
+
+  if args ? 'warm_target' then
+    answer := hatchway_pool_refusal(args);
+    if answer is not null then
+      return answer;
+    end if;
+  elsif not seen.waits and v_job is not null then       -- an agent that stands ready is better than a slot
+    answer := hatchway_take_ready(args);
     if answer is not null then
       return answer;
     end if;
@@ -212,8 +232,10 @@ declare
   o       scaler_provision_outcomes;
   opened  text[];
   existed boolean;
+  untaken text;
 begin
   perform hatchway_lock();
+  untaken := hatchway_untake(v_agent);
   -- The pool that the reservation counts in; the scaler may have moved to another since.
   opened := array(select x.scaler_name from scaler_reservations r
                     join scaler_capacity x on x.pool = 'pool:' || r.machine_pool
@@ -223,18 +245,19 @@ begin
   returning * into s;
   existed := found;
   if not existed and (args->>'only_granted')::boolean then
-    return jsonb_build_object('existed', false, 'wake', '[]'::jsonb);
+    return jsonb_build_object('existed', untaken is not null, 'wake', hatchway_offer(array[untaken]));
   end if;
   delete from scaler_agent_presence where agent_id = v_agent;
   select * into w from scaler_waiters where agent_id = v_agent order by rank limit 1;
   opened := opened || coalesce(s.scaler_name, '') || hatchway_leave(v_agent);
-  o := hatchway_record_end(v_agent, s.scaler_name, coalesce(s.bound_job_id, s.job_id, w.job_id),
+  o := hatchway_record_end(v_agent, s.scaler_name, coalesce(hatchway_job(s), w.job_id),
                            args->>'end_reason', args->>'result', true);
   if existed or w.agent_id is not null then
     perform hatchway_pump(opened);
   end if;
   return jsonb_build_object('existed', existed, 'end_reason', o.end_reason, 'result', o.result,
-                            'wake', hatchway_wake(not existed));          -- a repeat: the first reply may be lost
+                            'wake', hatchway_wake(not existed) || hatchway_offer(array[untaken]));
+                                                        -- a repeat: the first reply may be lost
 end $$;
 
 -- Before any effect: which host will make it. args: agent_id, host_id, deadline_s (of this attempt, or null)

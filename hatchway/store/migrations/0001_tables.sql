@@ -80,15 +80,28 @@ create table scaler_spawning_agents (
   registration_id       text,
   drain_requested_at    timestamptz,
   notified_at           timestamptz,                    -- when somebody was last told to signal this grant
+  warm_key              text,                           -- what it was made as, ahead of jobs; null: made for a request
+  bound_by              text,                           -- the provision that has taken it for its job, while it was warm
+  bound_workflow_id     text,
+  bound_first_run_id    text,
+  taken_at              timestamptz,                    -- when that was
+  bound_at              timestamptz,                    -- when its workflow took the job on: from then on it runs it
   config_version        bigint,
   state_version         bigint not null default 1,
-  constraint closing_at_says_closing check ((closing_at is not null) = (state = 'closing'))
+  constraint closing_at_says_closing check ((closing_at is not null) = (state = 'closing')),
+  constraint only_warm_agents_are_taken check (
+    (bound_by is null) = (taken_at is null)
+    and (bound_by is null or (warm_key is not null and bound_job_id is not null))
+    and (bound_at is null or bound_by is not null))
 ) with (fillfactor = 80);
 create index scaler_spawning_agents_scaler on scaler_spawning_agents (scaler_name);
 create index scaler_spawning_agents_host on scaler_spawning_agents (host_id) where host_id is not null;
 create index scaler_spawning_agents_job on scaler_spawning_agents (bound_job_id) where bound_job_id is not null;
 create unique index one_live_agent_a_job on scaler_spawning_agents (bound_job_id)
   where bound_job_id is not null and state <> 'closing';
+create index scaler_spawning_agents_bound_by on scaler_spawning_agents (bound_by) where bound_by is not null;
+create index scaler_spawning_agents_warm on scaler_spawning_agents (scaler_name, warm_key, adopted_at)
+  where warm_key is not null and bound_job_id is null;
 create index grants_not_taken_up on scaler_spawning_agents (spawned_at) where state = 'granted';
 
 create table scaler_reservations (
