@@ -70,8 +70,6 @@ class SweepActivities:
         for grant in grants:
             if await self._gone(grant):
                 await self._hand_over(await self._give_back(grant, done), done)
-            else:
-                await self._signal(grant)
 
     async def _replan(self, waiters: Iterable[Wake], done: dict[str, int]) -> None:
         for waiter in waiters:

@@ -21,7 +21,11 @@ S = ProvisionState
 
 async def _serve(lab: Lab, started: Started, seconds: float = 0.0) -> None:
     """Be its agent, from its registration to its completion."""
-    await until(lambda: lab.cloud.created(started.agent_id), patience=240)
+    await until(lambda: lab.cloud.created(started.agent_id))
+    await _work(lab, started, seconds)
+
+
+async def _work(lab: Lab, started: Started, seconds: float) -> None:
     await lab.adopt(started)
     await asyncio.sleep(seconds)  # the work itself
     await lab.complete(started)
@@ -133,17 +137,25 @@ async def test_five_hundred_waiters_are_started_in_the_order_of_the_line(lab: La
     dice = random.Random(500)  # noqa: S311 - reproducible, not secret
     holders = [await lab.provision(job_id=f"holder-{number}") for number in range(10)]
     await until(lambda: len(lab.cloud.live) == 10)
-    jobs: list[tuple[int, Started]] = []
-    for number in range(500):
-        priority = dice.choice([1, 3, 3, 5])
-        jobs.append((priority, await lab.provision(job_id=f"job-{number}", priority=priority)))
+    spawned: asyncio.Queue[str] = asyncio.Queue()
+    lab.backend.after_create = spawned.put
+    jobs: list[Started] = []
+    for begin in range(0, 500, 20):
+        jobs += await asyncio.gather(
+            *(
+                lab.provision(job_id=f"job-{number}", priority=dice.choice([1, 3, 3, 5]))
+                for number in range(begin, begin + 20)
+            )
+        )
     await until(lambda: _in_line(lab, 500), patience=120)
     line = [waiter.agent_id for waiter in await Line(lab.db).list()]
 
-    await asyncio.gather(
-        *(_serve(lab, holder) for holder in holders),
-        *(_serve(lab, job, dice.random() * 0.2) for _, job in jobs),
-    )
+    by_agent = {job.agent_id: job for job in [*holders, *jobs]}
+    working = [asyncio.create_task(_work(lab, job, 0.0)) for job in holders]
+    for _ in line:
+        agent_id = await asyncio.wait_for(spawned.get(), 60)
+        working.append(asyncio.create_task(_work(lab, by_agent[agent_id], dice.random() * 0.2)))
+    await asyncio.gather(*working)
 
     served = set(line)
     granted = await lab.db.fetch_all(
