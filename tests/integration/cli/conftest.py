@@ -16,6 +16,7 @@ import pytest
 
 from hatchway.dev.leaving import let_agents_go
 from hatchway.dev.stack import Stack
+from hatchway.store.pool import Database
 from tests.support.postgres_fixtures import private_directory
 
 LABEL_SETS = {
@@ -153,3 +154,33 @@ def _names(process: Path, directory: str) -> bool:
         return directory.encode() in words or os.readlink(process / "cwd").startswith(directory)
     except OSError:  # it has ended meanwhile, or is the kernel's
         return False
+
+
+NOBODY = "127.0.0.1:1"
+"""Where no Temporal listens: a command that needs none must not ask for one."""
+
+
+def scaler(name: str = "metal", **keys: Any) -> dict[str, Any]:
+    return {"name": name, "type": "bare-metal", "maxAgents": 4, "labelSets": [{"labels": [name]}], **keys}
+
+
+def write(file: Path, *scalers: dict[str, Any], **keys: Any) -> str:
+    file.write_text(json.dumps({"version": 1, "scalers": list(scalers) or [scaler()], **keys}))
+    return str(file)
+
+
+@pytest.fixture
+def cluster(database_url: str) -> Hatchway:
+    """The command line of a cluster whose database is fresh."""
+    return Hatchway({"DATABASE_URL": database_url, "TEMPORAL_ADDRESS": NOBODY})
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "hatchway.yaml"
+
+
+@pytest.fixture
+async def db(database_url: str) -> AsyncIterator[Database]:
+    async with Database.open(database_url) as opened:
+        yield opened
