@@ -36,6 +36,7 @@ from activities.auth import AuthActivities
 from activities.compute import ComputeActivities, Installation
 from activities.slots import SlotActivities
 from activities.sweep import SweepActivities
+from activities.warm import WarmActivities
 from hatchway import metrics, search_attributes
 from hatchway.agent_env import worker_agent_env
 from hatchway.backends.bare_metal import BareMetalBackend
@@ -62,6 +63,7 @@ from hatchway.store.pool import Database
 from hatchway.store.presence import Presence
 from hatchway.store.slots import Slots
 from hatchway.store.waiters import Line
+from hatchway.store.warm import WarmAgents
 from hatchway.task_queues import CONTROL, host_queue, spawn_queue
 from hatchway.waking import wake_all
 
@@ -161,6 +163,7 @@ class Fleet:
         self._presence = Presence(db)
         self._census = Census(db)
         self._line = Line(db)
+        self._warm = WarmAgents(db)
         self._backoff = Backoff(db)
         self._metrics = metrics.Metrics.of(temporal)
         self._installation = Installation(
@@ -281,6 +284,9 @@ class Fleet:
         adoption = AdoptionActivities(self._adoption, self._backoff, self._config, self._metrics)
         auth = AuthActivities(self._config)
         sweep = SweepActivities(self._line, self._slots, self._temporal, self._metrics)
+        warm = WarmActivities(
+            self._warm, self._slots, self._adoption, self._outcomes, self._config, self._temporal, self._metrics
+        )
         return Worker(
             self._temporal,
             task_queue=CONTROL,
@@ -288,6 +294,7 @@ class Fleet:
             activities=[
                 slots.reserve, slots.release, slots.record_outcome, slots.request_drain,
                 adoption.adopt, adoption.close, auth.resolve_container_auth, sweep.line,
+                *warm.all,
             ],
             identity=self._instance_id,
             sticky_queue_schedule_to_start_timeout=STICKY_LIMIT,

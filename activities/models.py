@@ -43,6 +43,16 @@ class ReserveKind(StrEnum):
     ALREADY_ENDED = "already-ended"
 
 
+class Binding(Payload):
+    """The job of an agent that was warm, and the provision that took it for that job."""
+
+    job_id: str
+    run_id: str | None = None
+    follower_agent_id: str
+    follower_workflow_id: str
+    max_lifetime: timedelta | None = None
+
+
 class Slot(Payload):
     """A held slot: where the agent goes and how long each stage may take. From the config version in force."""
 
@@ -58,6 +68,7 @@ class Slot(Payload):
     adopted_by: str | None = None
     registration_id: str | None = None
     closing_for: EndReason | None = None
+    bound: Binding | None = None
 
 
 class WarmAgent(Payload):
@@ -198,11 +209,9 @@ class BindingInput(Payload):
 
 
 class BindingAnswer(Payload):
-    """Whether the row says that the agent is this job's; `follower_*`: the provision that took it."""
+    """None: the row does not say that the agent was taken for that job."""
 
-    bound: bool
-    follower_agent_id: str | None = None
-    follower_workflow_id: str | None = None
+    bound: Binding | None = None
 
 
 class WithdrawAnswer(Payload):

@@ -12,6 +12,7 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from activities.errors import store_errors
 from activities.models import (
     AgentInput,
+    Binding,
     Decision,
     Done,
     ReleaseInput,
@@ -227,6 +228,7 @@ class SlotActivities:
             adopted_by=row.adopted_by,
             registration_id=row.registration_id,
             closing_for=EndReason(row.end_reason) if row.closing and row.end_reason else None,
+            bound=binding(row),
         )
 
     # ── an older row of the same job ────────────────────────────────────────────────────────────────────────────
@@ -307,6 +309,18 @@ async def start_teardown(
         id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
         static_summary=f"{agent_id} on host {facts.host_id}: {end.value}",
         rpc_timeout=RPC_LIMIT,
+    )
+
+
+def binding(row: SpawnRow) -> Binding | None:
+    """The job that a warm agent's workflow has taken on."""
+    if row.bound_at is None or row.bound_job_id is None or row.bound_by is None:
+        return None
+    return Binding(
+        job_id=row.bound_job_id,
+        run_id=row.run_id,
+        follower_agent_id=row.bound_by,
+        follower_workflow_id=row.bound_workflow_id or "",
     )
 
 

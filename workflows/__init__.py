@@ -10,5 +10,6 @@ with workflow.unsafe.imports_passed_through():
     from workflows.provision import ProvisionWorkflow
     from workflows.sweep import SweepWorkflow
     from workflows.teardown import TeardownWorkflow
+    from workflows.warm_pool import WarmPoolWorkflow
 
-ALL = [ProvisionWorkflow, SweepWorkflow, TeardownWorkflow]
+ALL = [ProvisionWorkflow, SweepWorkflow, TeardownWorkflow, WarmPoolWorkflow]

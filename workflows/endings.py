@@ -13,7 +13,7 @@ from temporalio.exceptions import (
 
 from activities.models import AdoptAnswer, AdoptKind, ReserveAnswer, ReserveKind, Slot
 from hatchway.errors import DeclineReason, ErrorType
-from hatchway.model import EndReason, JobResult, ProvisionOutcome, ProvisionState
+from hatchway.model import EndReason, FollowedEnded, JobResult, ProvisionOutcome, ProvisionState
 from hatchway.transitions import BENIGN, SERVED, failure_type
 from workflows.evidence import Evidence
 from workflows.page import AFTER_FAILURE
@@ -83,6 +83,13 @@ def served(outcome: ProvisionOutcome) -> str:
 def failed(end: EndReason, evidence: Evidence, slot: Slot | None) -> ApplicationError:
     """The failure for an end that is neither Completed nor Cancelled."""
     return ended(failure_type(end, bool(evidence.adopted_by)), why(end, evidence, slot), end)
+
+
+def followed(ended_: FollowedEnded) -> ApplicationError:
+    """The failure of a provision whose job a warm agent did not bring to its end."""
+    end = ended_.end_reason
+    message = ended_.error or f"the warm agent {ended_.served_by} that had the job ended: {end.value}"
+    return ended(failure_type(end, adopted=True), message, end)
 
 
 def trouble(end: EndReason, evidence: Evidence, slot: Slot | None) -> str | None:

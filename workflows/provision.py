@@ -3,14 +3,14 @@
        ┌── queued ◄──────────────┐ no room, backing off or draining, and willing to wait
        ▼                         │
     reserving ── no match / declined ─────────────────────► failed
-       │ slot held
+       │ slot held, or a warm agent taken: bind it, and follow it (`following.py`)
     resolving ── reference missing, malformed, refused ───► close ► release ► failed
        │
     spawning  ── permanent error, attempts spent, deadline ► close ► teardown ► failed
        │
     awaiting-adoption ── deadline, compute exited ────────► close ► teardown ► failed
        │ adopt
-    active ── completed, release, compute exited, condemn, max lifetime, cancel
+    active ── (warm: until a job binds it) ── completed, release, compute exited, condemn, max lifetime, cancel
        ▼
     tearing-down ─────────────────────────────────────────► closed
 
@@ -42,23 +42,29 @@ with workflow.unsafe.imports_passed_through():
         AdoptKind,
         AgentInput,
         AuthInput,
+        Binding,
+        BindingInput,
         CloseInput,
         CloseKind,
         ReleaseInput,
         ReserveInput,
         ReserveKind,
+        ScalerInput,
         Slot,
     )
     from activities.slots import SlotActivities
+    from activities.warm import WarmActivities
     from hatchway import search_attributes
     from hatchway.errors import ErrorType
     from hatchway.model import (
         AdoptedSpec,
         AdoptRequest,
+        BindRequest,
         ComputeExit,
         ComputeRef,
         CondemnRequest,
         EndReason,
+        FollowedEnded,
         ForgetRequest,
         GrantedRequest,
         OnCapacity,
@@ -76,6 +82,7 @@ with workflow.unsafe.imports_passed_through():
     from hatchway.transitions import ADOPTABLE, CONDEMNS, RELEASES, SERVED, decide, wire_reason
     from workflows import endings, page
     from workflows.evidence import Evidence, cancelled
+    from workflows.following import MOST_REFUSALS, Following
     from workflows.requests import addressed, parse, refuse_timeouts
     from workflows.rounds import tear_down_round
     from workflows.spawning import SpawnFailedError, spawn
@@ -110,6 +117,12 @@ class ProvisionWorkflow:
         self._ending_compute = False
         self._destroying = False
         self._handed_over = False
+        self._following: Following | None = None
+        # of a warm agent
+        self._bound: Binding | None = None
+        self._binding = 0
+        self._releases = self._heeded = 0
+        self._withdrawn = False
         # what the page says
         self._waiting_for = "a slot"
         self._deadline_at: datetime | None = None
@@ -128,8 +141,11 @@ class ProvisionWorkflow:
             self._request = parse(ProvisionRequest, request)
             refuse_timeouts(workflow.info())
             self._slot = await self._reserve()
-            await self._serve()
-            outcome = await self._tear_down()
+            if self._following:
+                outcome = await self._follow(self._following)
+            else:
+                await self._serve()
+                outcome = await self._tear_down()
         except (FailureError, asyncio.CancelledError) as end:
             # Whoever waits for the adoption hears the same end. A bug is neither: it wedges, and resumes after a fix.
             self._failure = endings.heard(end)
@@ -143,16 +159,27 @@ class ProvisionWorkflow:
         """Hold a slot, or wait in the line until one is handed over, or say why not."""
         gives_up_at = workflow.now() + self.request.wait_timeout
         patient = True
+        refusals = 0
         self._say("a slot")
         while True:
             self._granted = False
             answer = await through_cancel(
-                store(SlotActivities.reserve, self._reserve_input(gives_up_at, patient), summary="reserve a slot")
+                store(
+                    SlotActivities.reserve,
+                    self._reserve_input(gives_up_at, patient, takes_warm=refusals < MOST_REFUSALS),
+                    summary="reserve a slot",
+                )
             )
             if answer.kind is ReserveKind.HELD and answer.slot:
                 return answer.slot
-            if self._over():
+            if self._over():  # leaving lets go of a warm agent too
                 raise await self._leave_line(self._end())
+            if answer.kind is ReserveKind.WARM and answer.slot and answer.warm:
+                self._following = await Following.bind(self._agent_id, self.request, answer.warm, answer.slot.scaler)
+                if self._following:
+                    return answer.slot
+                refusals += 1
+                continue
             if answer.kind is not ReserveKind.WAITING:
                 refused = endings.declined(answer, waited=None if patient else self.request.wait_timeout)
                 # Refused before the line was looked at, as by a config in which nothing matches, it would still stand.
@@ -177,8 +204,55 @@ class ProvisionWorkflow:
             return
         if not self._seen.adopted_by and not (await self._resolve_auth() and await self._spawn_and_await_adoption()):
             return
-        self._enter(S.ACTIVE, "the agent's work", deadline=_at(slot.max_lifetime), upsert=True)
+        if self.request.warm_for:
+            self._bound = slot.bound
+            self._enter(S.ACTIVE, "a job", upsert=True)
+            await self._stand_ready()
+            self._deadline_at = _at(self._lifetime)
+            self._say(f"the work of job {self._bound.job_id}" if self._bound else self._waiting_for)
+        else:
+            self._enter(S.ACTIVE, "the agent's work", deadline=_at(slot.max_lifetime), upsert=True)
         await self._work()
+
+    async def _stand_ready(self) -> None:
+        """Until a job binds this warm agent, or it may go. The row is the referee between the two: an agent that a job
+        has taken is not released, whatever was signalled; whoever gives it back says once more that it may go.
+        """
+        await through_cancel(
+            store(WarmActivities.offer, ScalerInput(scaler=self.slot.scaler), summary="offer it to whoever waits")
+        )
+        while not self._bound:
+            await self._until(lambda: self._bound or self._releases > self._heeded)
+            if self._bound or self._over():
+                return
+            self._heeded = self._releases
+            answer = await through_cancel(
+                store(
+                    WarmActivities.withdraw,
+                    AgentInput(agent_id=self._agent_id),
+                    summary="let nobody take it any more",
+                )
+            )
+            self._withdrawn = answer.withdrawn
+
+    async def _follow(self, following: Following) -> ProvisionOutcome:
+        """A warm agent does the job: end as it ends."""
+        self._line_position = None
+        self._seen.adopted_by = self.slot.adopted_by
+        self._granted = False
+        self._enter(S.ACTIVE, f"the warm agent {following.warm.agent_id}, which has the job", upsert=True)
+        ended = await following.until_ended(self._seen, self._nudged)
+        self._seen.result = ended.result
+        self._enter(S.CLOSED, "nothing")
+        if ended.end_reason is not EndReason.COMPLETED and cancelled():
+            raise asyncio.CancelledError
+        if ended.end_reason not in SERVED:
+            raise endings.followed(ended)
+        return await self._end_as(ended.end_reason, ended.teardown)
+
+    def _nudged(self) -> bool:
+        nudged, self._granted = self._granted, False
+        return nudged
 
     async def _resolve_auth(self) -> bool:
         """Check the job's registry credentials before anything is spawned. False: they were refused, or it is over."""
@@ -223,7 +297,7 @@ class ProvisionWorkflow:
 
     async def _work(self) -> None:
         """Until the first fact that ends it. A busy agent that is asked to go is left to finish its job first."""
-        ends_at = _at(self.slot.max_lifetime)
+        ends_at = _at(self._lifetime)
         in_time = await self._until(lambda: self._seen.release, _left(ends_at), "maximum lifetime")
         if in_time and not self._over() and (asked := self._seen.release):
             await through_cancel(
@@ -250,8 +324,10 @@ class ProvisionWorkflow:
         await through_cancel(self._settle_spawn())
         facts = closed.facts or self._known_facts()
         teardown = await through_cancel(self._first_round(facts)) if facts else TeardownState.CONFIRMED
-        await through_cancel(workflow.wait_condition(lambda: self._adopting == 0))
+        await through_cancel(workflow.wait_condition(lambda: self._adopting == 0 and self._binding == 0))
         end = await through_cancel(self._decide_and_release(facts, teardown))
+        if self._bound:
+            await through_cancel(self._tell_follower(self._bound, end, teardown))
         self._enter(S.CLOSED, "nothing")
         return await self._end_as(end, teardown)
 
@@ -263,7 +339,7 @@ class ProvisionWorkflow:
             raise endings.failed(end, self._seen, self._slot)
         await through_cancel(workflow.wait_condition(workflow.all_handlers_finished))
         return ProvisionOutcome(
-            agent_id=self._agent_id,
+            agent_id=self._serving,
             scaler=self.slot.scaler,
             result=self._seen.result,
             end_reason=end,
@@ -363,6 +439,20 @@ class ProvisionWorkflow:
                 TeardownWorkflow.forget_compute, ForgetRequest(agent_id=self._agent_id, by=self._seen.forgotten_by)
             )
 
+    async def _tell_follower(self, bound: Binding, end: EndReason, teardown: TeardownState) -> None:
+        """The provision whose job this was ends the same way. One that is gone needs no word."""
+        try:
+            await workflow.get_external_workflow_handle(bound.follower_workflow_id).signal(
+                "followed_ended",
+                FollowedEnded(
+                    agent_id=bound.follower_agent_id, served_by=self._agent_id, end_reason=end,
+                    result=self._seen.result, teardown=teardown,
+                    error=endings.trouble(end, self._seen, self._slot),
+                ),
+            )  # fmt: skip
+        except FailureError as e:
+            workflow.logger.info("nobody follows %s any more: %s", self._agent_id, e)
+
     async def _leave_line(self, end: EndReason, refused: ApplicationError | None = None) -> BaseException:
         """Give the place in the line back, and answer what to end with."""
         await through_cancel(
@@ -406,6 +496,33 @@ class ProvisionWorkflow:
         if self._stages.state not in ADOPTABLE:
             raise endings.not_adoptable(self._stages.state)
 
+    @workflow.update(description="A job has taken this warm agent: it is that job's from now on.")
+    async def bind(self, *request: Any) -> AdoptedSpec:
+        bind = parse(BindRequest, request)
+        self._binding += 1
+        try:
+            answer = await store(
+                WarmActivities.confirm,
+                BindingInput(agent_id=self._agent_id, job_id=bind.job_id),
+                summary=f"take on job {bind.job_id}",
+            )
+            if answer.bound and not self._bound:
+                self._bound = answer.bound.model_copy(update={"max_lifetime": bind.max_lifetime})
+                self._upsert()
+        finally:
+            self._binding -= 1
+        if answer.bound is None:
+            raise endings.ended(ErrorType.NOT_BOUND, "this warm agent was not taken for that job, or is going")
+        return self._spec()
+
+    @bind.validator
+    def _may_bind(self, *request: Any) -> None:
+        bind = parse(BindRequest, request)
+        if bind.agent_id != self._agent_id or self.request.warm_for is None:
+            raise endings.ended(ErrorType.NOT_BOUND, f"this provision's agent is {self._agent_id}, which is not warm")
+        if self._stages.state not in ADOPTABLE:
+            raise endings.ended(ErrorType.NOT_BOUND, f"this warm agent is {self._stages.state.value}")
+
     @workflow.update(description="Waits until an agent is adopted, and answers what it is; fails with the provision.")
     async def wait_adopted(self, *request: Any) -> AdoptedSpec:
         parse(WaitRequest, [{}] if request in ((), (None,)) else request)
@@ -423,6 +540,7 @@ class ProvisionWorkflow:
         if release and release.reason not in RELEASES:
             workflow.logger.warning("a release does not carry the reason %s: ignored", release.reason.value)
         elif release:
+            self._releases += 1
             self._seen.record_release(release)
 
     @workflow.signal(description="The reaper has condemned this agent, on facts that it has just checked.")
@@ -437,6 +555,11 @@ class ProvisionWorkflow:
     def compute_exited(self, *request: Any) -> None:
         if exited := addressed(ComputeExit, request, self._agent_id):
             self._seen.record_exit(exited, tearing_down=self._ending_compute)
+
+    @workflow.signal(description="The warm agent that serves this provision's job has ended.")
+    def followed_ended(self, *request: Any) -> None:
+        if (ended := addressed(FollowedEnded, request, self._agent_id)) and self._following:
+            self._following.record_end(ended)
 
     @workflow.signal(description="The line has handed a slot over: take it up.")
     def granted(self, *request: Any) -> None:
@@ -483,11 +606,22 @@ class ProvisionWorkflow:
         return self._slot
 
     @property
+    def _serving(self) -> str:
+        """The agent that does the job: this provision's own, or the warm one that it follows."""
+        return self._following.warm.agent_id if self._following else self._agent_id
+
+    @property
+    def _lifetime(self) -> timedelta | None:
+        """Of an agent at work. What a warm one was idle for does not count."""
+        return (self._bound.max_lifetime if self._bound else None) or self.slot.max_lifetime
+
+    @property
     def _spawned(self) -> bool:
         return self._spawning is not None and self._spawning.done()
 
     def _over(self) -> bool:
-        return self._seen.ends_it(bound_to_job=self.request.job_id is not None)
+        may_have_a_job = self.request.job_id is not None or (self.request.warm_for is not None and not self._withdrawn)
+        return self._seen.ends_it(bound_to_job=may_have_a_job)
 
     def _end(self) -> EndReason:
         return decide(self._seen.facts())
@@ -532,17 +666,17 @@ class ProvisionWorkflow:
         """Costs an action each, so only where people filter; for a teardown, only when it is no completion's."""
         keys = [
             search_attributes.STATE.value_set(self._stages.state.value),
-            search_attributes.AGENT_ID.value_set(self._agent_id),
+            search_attributes.AGENT_ID.value_set(self._serving),
         ]
         if self._slot:
             keys.append(search_attributes.SCALER.value_set(self._slot.scaler))
-        if self.request.run_id:
-            keys.append(search_attributes.RUN_ID.value_set(self.request.run_id))
+        if run_id := self._bound.run_id if self._bound else self.request.run_id:
+            keys.append(search_attributes.RUN_ID.value_set(run_id))
         if self._stages.state is S.TEARING_DOWN:
             keys.append(search_attributes.REASON.value_set(self._end().value))
         workflow.upsert_search_attributes(keys)
 
-    def _reserve_input(self, gives_up_at: datetime, patient: bool) -> ReserveInput:
+    def _reserve_input(self, gives_up_at: datetime, patient: bool, takes_warm: bool) -> ReserveInput:
         info = workflow.info()
         return ReserveInput(
             agent_id=self._agent_id,
@@ -551,20 +685,23 @@ class ProvisionWorkflow:
             request=self.request,
             wait=patient and self.request.on_capacity is OnCapacity.WAIT,
             wait_left=max(gives_up_at - workflow.now(), timedelta(seconds=1)),
+            takes_warm=takes_warm,
         )
 
     def _wire_reason(self) -> ScaleDownReason:
         return wire_reason(self._end(), adopted=bool(self._seen.adopted_by))
 
     def _spec(self) -> AdoptedSpec:
+        job = self._bound or self.request
         return AdoptedSpec(
-            agent_id=self._agent_id,
+            agent_id=self._serving,
             scaler=self.slot.scaler,
             labels=self.slot.labels,
             mandatory_labels=self.slot.mandatory_labels,
-            job_id=self.request.job_id,
-            run_id=self.request.run_id,
+            job_id=job.job_id,
+            run_id=job.run_id,
             role=self.request.role,
+            warm=self.request.warm_for is not None and self._bound is None,
         )
 
 

@@ -20,6 +20,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 with workflow.unsafe.imports_passed_through():
     from activities.sweep import SweepActivities
+    from activities.warm import WarmActivities
     from hatchway.errors import ErrorType
     from hatchway.model import SweepOutcome, SweepRequest, SweptStep
     from workflows.page import render_sweep
@@ -42,7 +43,10 @@ class Step:
     summary: str
 
 
-STEPS = (Step("line", SweepActivities.line, "hand over room, see to grants and outdated waiters"),)
+STEPS = (
+    Step("line", SweepActivities.line, "hand over room, see to grants and outdated waiters"),
+    Step("warm pools", WarmActivities.sweep, "fill them, trim them, make room for who has waited for long enough"),
+)
 
 
 @workflow.defn(name="SweepWorkflow")

@@ -25,6 +25,7 @@ from activities.auth import AuthActivities
 from activities.compute import ComputeActivities, Installation
 from activities.slots import SlotActivities
 from activities.sweep import SweepActivities
+from activities.warm import WarmActivities
 from hatchway.client import HatchwayClient, ProvisionFailed, Started
 from hatchway.config.current import CurrentConfig, apply
 from hatchway.config.schema import Config
@@ -53,6 +54,7 @@ from hatchway.store.outcomes import Outcomes
 from hatchway.store.pool import Database
 from hatchway.store.slots import Slots
 from hatchway.store.waiters import Line
+from hatchway.store.warm import WarmAgents
 from hatchway.task_queues import CONTROL, host_queue, spawn_queue
 from hatchway.waking import wake
 from tests.support.namespaces import Namespaces, until
@@ -260,6 +262,7 @@ def control_worker(lab: Lab) -> Worker:
     )  # fmt: skip
     adoption, auth = AdoptionActivities(lab.adoption, Backoff(lab.db), current, lab.metrics), AuthActivities(current)
     sweep = SweepActivities(Line(lab.db), lab.slots, lab.temporal, lab.metrics)
+    warm = WarmActivities(WarmAgents(lab.db), lab.slots, lab.adoption, lab.outcomes, current, lab.temporal, lab.metrics)
     return Worker(
         lab.temporal,
         task_queue=CONTROL,
@@ -267,6 +270,7 @@ def control_worker(lab: Lab) -> Worker:
         activities=[
             slots.reserve, slots.release, slots.record_outcome, slots.request_drain,
             adoption.adopt, adoption.close, auth.resolve_container_auth, sweep.line,
+            *warm.all,
         ],
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
     )  # fmt: skip
