@@ -49,17 +49,31 @@ begin
 end $$;
 
 -- Scalers that would change their type while agents of the old one live, or wait to be made: a retry or a teardown would
--- be sent to workers that do not have what it needs. p_capacities as below.
+-- be sent to workers that do not have what it needs. A scaler that the version in force has under the same type cannot
+-- have agents of another one, or that version would have been refused: so an ordinary apply looks at no row.
+-- p_capacities as below.
 create function hatchway_type_changes(p_capacities jsonb) returns jsonb language sql stable as $$
+  with in_force as (
+    select coalesce((select content->'scalers' from scaler_config_versions order by version desc limit 1),
+                    '[]') as scalers),
+  asked as (
+    select c->>'scaler' as scaler, c->>'backend_type' as becomes
+      from jsonb_array_elements(p_capacities) c
+     where c->>'backend_type' is not null
+       and not exists (select from in_force, jsonb_array_elements(in_force.scalers) p
+                        where p->>'name' = c->>'scaler' and p->>'type' = c->>'backend_type')),
+  used as (
+    select a.scaler, s.backend_type as was, a.becomes, s.agent_id, false as waits
+      from asked a join scaler_spawning_agents s on s.scaler_name = a.scaler and s.backend_type <> a.becomes
+    union all
+    select a.scaler, w.spawn->>'backend_type', a.becomes, w.agent_id, true
+      from asked a join scaler_waiters w on w.scaler_name = a.scaler and w.spawn->>'backend_type' <> a.becomes)
   select coalesce(jsonb_agg(to_jsonb(x) order by x.scaler), '[]')
-    from (select c->>'scaler' as scaler, min(used.backend_type) as was, c->>'backend_type' as becomes,
-                 count(*) filter (where not used.waits) as agents, count(*) filter (where used.waits) as waiters
-            from jsonb_array_elements(p_capacities) c
-            join (select scaler_name, backend_type, false as waits from scaler_spawning_agents
-                  union all
-                  select scaler_name, spawn->>'backend_type', true from scaler_waiters) used
-              on used.scaler_name = c->>'scaler' and used.backend_type <> c->>'backend_type'
-           group by c) x $$;
+    from (select scaler, min(was) as was, becomes,
+                 count(*) filter (where not waits) as agents,
+                 count(distinct agent_id) filter (where waits) as waiters
+            from used
+           group by scaler, becomes) x $$;
 
 -- args: content, source, by, note, sha256, expected_version (null: whatever it is; 0: there is none yet),
 --       capacities [{scope, scaler, pool, max_agents, max_mcpu, max_mem_bytes, backend_type}]

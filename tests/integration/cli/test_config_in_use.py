@@ -78,6 +78,26 @@ async def test_a_scaler_changes_its_type_only_while_nothing_of_the_old_one_is_th
     assert done["version"] == 2
 
 
+async def test_a_scaler_that_was_gone_comes_back_as_another_type_only_once_its_agents_have_ended(
+    cluster: Hatchway, file: Path, db: Database
+) -> None:
+    as_container = scaler(
+        type="container", networkIsolation=False, labelSets=[{"labels": ["metal"], "image": "registry.test/ci:1"}]
+    )
+    cluster.object("config", "apply", write(file, scaler()))
+    await hold(db, "a1")
+    cluster.object("config", "apply", write(file, scaler("other")))
+
+    refused = cluster("config", "apply", write(file, scaler("other"), as_container))
+    as_before = cluster.object("config", "apply", write(file, scaler("other"), scaler()), "--dry-run")
+    await Slots(db).release("a1", "completed", None)
+    done = cluster.object("config", "apply", write(file, scaler("other"), as_container))
+
+    assert "while it has 1 agent:" in refused.stderr
+    assert as_before["returns"] == {"metal": 1}
+    assert done["version"] == 3
+
+
 async def test_agents_count_in_the_pool_that_they_were_reserved_in_also_after_their_scaler_has_moved(
     cluster: Hatchway, file: Path, db: Database
 ) -> None:
