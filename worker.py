@@ -46,7 +46,7 @@ from hatchway.client import connect
 from hatchway.config.current import CurrentConfig
 from hatchway.config.file import ConfigFile, reloading
 from hatchway.config.schema import Scaler, ScalerType
-from hatchway.errors import HatchwayError, StoreUnreachable
+from hatchway.errors import ConfigError, HatchwayError, StoreUnreachable
 from hatchway.host.identity import boot_id, default_state_dir, host_id_of_machine
 from hatchway.host.watch import HostWatch
 from hatchway.labels import platform_of
@@ -179,6 +179,7 @@ class Fleet:
         self._leaving: list[asyncio.Task[None]] = []
         self._workers: dict[tuple[str, int], tuple[Worker, asyncio.Task[None]]] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
+        self._config_trouble: str | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`; then let running activities finish, and leave all compute alone."""
@@ -215,9 +216,12 @@ class Fleet:
         """Start what the configuration asks for and does not run yet; stop what it does not ask for any more."""
         try:
             _, config = await self._config.current()
-        except StoreUnreachable as e:
-            log.warning("the configuration cannot be read; going on with what runs", error=str(e))
+        except (StoreUnreachable, ConfigError) as e:  # the latter: a newer release has applied what this one cannot read
+            if str(e) != self._config_trouble:  # this is asked twice a second
+                log.warning("the configuration cannot be read; going on with what runs", error=str(e))
+            self._config_trouble = str(e)
             return
+        self._config_trouble = None
         wanted: dict[tuple[str, int], ComputeActivities] = {}
         for scaler in config.scalers:
             if backend := self._backend_of(scaler):
