@@ -4,7 +4,8 @@
     python3 agent.py [-- COMMAND [ARG…]]
 
 It redeems its claim at a gateway, registers, sends heartbeats while it runs one command, reports how the command
-ended, and exits with the command's code. Without a command it serves until the gateway drains it.
+ended, and exits with the command's code. Without a command it serves until the gateway drains it. A warm agent, made
+before there was a job, waits until the answer to a heartbeat names one, and runs its command then: one job, one agent.
 
 Environment:
   KICI_ORCHESTRATOR_URL     gateways: one http(s) address or a comma list, tried in turn
@@ -284,6 +285,9 @@ class Agent:
         self._token = ""
         self._interval_s = 30.0
         self._job: Job | None = None
+        self._awaited: dict[str, Any] | None = None
+        """What a warm agent was bound to, heard in a heartbeat's answer and not started yet."""
+        self._warm = False
         self._drain = False
         self._told_to_stop = ""
         self._terminated = threading.Event()
@@ -318,8 +322,11 @@ class Agent:
             say("told to stop before it was registered")
             return EXIT_TOLD_TO_STOP
         say(f"registered as {agent_id}" + (f" for job {bound['job_id']}" if bound.get("job_id") else ""))
+        self._warm = bool(bound.get("warm"))
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
-        code = self._start(bound)
+        if self._warm:
+            say("warm: waiting for a job")
+        code = None if self._warm else self._start(bound)
         if code is None:
             code = self._attend()
             if code is None:
@@ -369,6 +376,10 @@ class Agent:
                 return
             if status == 200:
                 self._pace(answer.get("next_in_s"))
+                job = answer.get("job")
+                if self._warm and self._awaited is None and isinstance(job, dict) and job.get("job_id"):
+                    self._awaited = job
+                    self._wake.set()
                 if answer.get("drain") and not self._drain:
                     self._drain = True
                     self._wake.set()
@@ -406,6 +417,12 @@ class Agent:
                 return None
             if self._job is None and stopped:
                 return None
+            if self._warm and self._awaited is not None:
+                self._warm = False
+                say(f"bound to job {self._awaited['job_id']}")
+                code = self._start(self._awaited)
+                if code is not None:
+                    return code
             if self._job is None and self._drain:
                 say("drained")
                 return 0

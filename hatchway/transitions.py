@@ -21,11 +21,13 @@ TRANSITIONS: dict[ProvisionState, frozenset[ProvisionState]] = {
     # An agent may register before the spawn call has returned.
     S.SPAWNING: frozenset({S.AWAITING_ADOPTION, S.ACTIVE, S.TEARING_DOWN}),
     S.AWAITING_ADOPTION: frozenset({S.ACTIVE, S.TEARING_DOWN}),
-    # A provision whose job a warm agent served leaves the teardown to that one.
-    S.ACTIVE: frozenset({S.TEARING_DOWN, S.CLOSED}),
+    S.ACTIVE: frozenset({S.TEARING_DOWN}),
     S.TEARING_DOWN: frozenset({S.CLOSED}),
     S.CLOSED: frozenset(),
 }
+
+FOLLOWING: dict[ProvisionState, frozenset[ProvisionState]] = {S.ACTIVE: frozenset({S.CLOSED})}
+"""What a provision may do besides while it follows a warm agent: it holds no slot, so it has nothing to tear down."""
 
 ADOPTABLE = frozenset({S.SPAWNING, S.AWAITING_ADOPTION, S.ACTIVE})
 """The states in which an agent may register."""

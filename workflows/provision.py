@@ -239,7 +239,7 @@ class ProvisionWorkflow:
         """A warm agent does the job: end as it ends."""
         self._line_position = None
         self._seen.adopted_by = self.slot.adopted_by
-        self._granted = False
+        self._granted, self._stages.following = False, True
         self._enter(S.ACTIVE, f"the warm agent {following.warm.agent_id}, which has the job", upsert=True)
         ended = await following.until_ended(self._seen, self._nudged)
         self._seen.result = ended.result

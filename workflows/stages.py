@@ -7,7 +7,7 @@ from datetime import datetime
 from temporalio import workflow
 
 from hatchway.model import ProvisionState, StageEntry, StageTimes
-from hatchway.transitions import TRANSITIONS
+from hatchway.transitions import FOLLOWING, TRANSITIONS
 
 S = ProvisionState
 
@@ -22,6 +22,8 @@ MEASURED_AT: dict[ProvisionState, tuple[str, frozenset[ProvisionState]]] = {
 
 class Stages:
     def __init__(self) -> None:
+        self.following = False
+        """A warm agent does the job: no slot is held."""
         self.entries = [StageEntry(state=ProvisionState.RESERVING, since=workflow.now())]
 
     @property
@@ -34,7 +36,8 @@ class Stages:
 
     def enter(self, state: ProvisionState) -> None:
         """Raises RuntimeError for a step that the diagram does not have: a bug, which must wedge and not go on."""
-        if state not in TRANSITIONS[self.state]:
+        besides = FOLLOWING.get(self.state, frozenset()) if self.following else frozenset()
+        if state not in TRANSITIONS[self.state] | besides:
             raise RuntimeError(f"a provision does not go from {self.state.value} to {state.value}")
         self.entries.append(StageEntry(state=state, since=workflow.now()))
         if state in MEASURED_AT:

@@ -76,7 +76,7 @@ class AgentCalls:
         log.info("agent_registered", agent_id=spec.agent_id, scaler=spec.scaler, job_id=spec.job_id)
         return RegisterAnswer(
             **spec.model_dump(),
-            heartbeat_interval_s=self.settings.heartbeat_interval.total_seconds(),
+            heartbeat_interval_s=self.settings.heartbeat_after(idle=spec.warm),
             heartbeat_timeout_s=self.settings.heartbeat_timeout.total_seconds(),
         )
 
@@ -95,7 +95,7 @@ class AgentCalls:
             raise superseded()
         return HeartbeatAnswer(
             drain=beat.drain,
-            next_in_s=self.settings.heartbeat_interval.total_seconds(),
+            next_in_s=self.settings.heartbeat_after(idle=beat.idle),
             job=None if beat.job_id is None else BoundJob(job_id=beat.job_id, run_id=beat.run_id),
         )
 

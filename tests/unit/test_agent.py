@@ -326,6 +326,53 @@ def test_an_agent_without_a_command_serves_until_drained(gateway: FakeGateway, l
     assert {c.body["busy"] for c in gateway.of(HEARTBEAT)} == {False}
 
 
+def _warm(gateway: FakeGateway) -> None:
+    """The gateway's agent has no job yet."""
+    registered = gateway.always[REGISTER].body
+    assert isinstance(registered, dict)
+    registered |= {"job_id": None, "warm": True}
+
+
+def test_a_warm_agent_runs_its_command_when_a_job_comes(gateway: FakeGateway, launch: Launch, tmp_path: Path) -> None:
+    _warm(gateway)
+    running = launch(*shell(f'echo "$HATCHWAY_JOB_ID $HATCHWAY_RUN_ID" >> {tmp_path}/ran'))
+    gateway.wait_until(lambda: len(gateway.of(HEARTBEAT)) >= 3)
+    assert not (tmp_path / "ran").exists()
+
+    job = {"job_id": "job-7", "run_id": "run-7"}
+    gateway.always[HEARTBEAT] = Answer(body={"drain": False, "next_in_s": 0.05, "job": job})
+
+    code, _ = finish(running)
+    assert code == 0
+    assert (tmp_path / "ran").read_text() == "job-7 run-7\n"
+    assert [call.body["result"] for call in gateway.of(COMPLETE)] == ["succeeded"]
+
+
+def test_a_warm_agent_that_hears_of_its_job_and_of_a_drain_at_once_does_its_job(
+    gateway: FakeGateway, launch: Launch, tmp_path: Path
+) -> None:
+    _warm(gateway)
+    gateway.always[HEARTBEAT] = Answer(body={"drain": True, "next_in_s": 0.05, "job": {"job_id": "job-7"}})
+
+    code, _ = finish(launch(*shell(f"touch {tmp_path}/ran; exit 4")))
+
+    assert code == 4
+    assert (tmp_path / "ran").exists()
+    assert [call.body["exit_code"] for call in gateway.of(COMPLETE)] == [4]
+
+
+@pytest.mark.parametrize("status", [401, 410])
+def test_a_warm_agent_that_is_told_to_stop_reports_nothing(gateway: FakeGateway, launch: Launch, status: int) -> None:
+    _warm(gateway)
+    running = launch(*shell("echo never"))
+    gateway.wait_until(lambda: len(gateway.of(HEARTBEAT)) >= 1)
+
+    gateway.always[HEARTBEAT] = error(status, "tearing_down")
+
+    assert finish(running)[0] == 0
+    assert gateway.of(COMPLETE) == []
+
+
 def test_sigterm_reaches_the_whole_job_and_its_end_is_not_called_a_result(
     gateway: FakeGateway, launch: Launch, tmp_path: Path
 ) -> None:
