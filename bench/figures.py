@@ -92,7 +92,7 @@ def _verdict(met: bool, floor: float | None, ceiling: float | None) -> str:
     return "ok" if met else "UNDER THE FLOOR" if ceiling is None else "ABOVE THE CEILING"
 
 
-HEADINGS = f"{'':<66} {'median':>6} {'bound':>8}   {'of five':<11}   {'ours / theirs':^19}"
+HEADINGS = f"{'':<66} {'median':>6} {'bound':>8}   {'from - to':<11}   {'ours / theirs':^19}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,9 @@ FULL = SCALERS[25:]
 ROOMY = SCALERS[0]
 FEW, MANY = 100, 100_000
 WAITERS = 10_000
-SAMPLES = 300
+SAMPLES = 100
+ROUNDS = 11
+"""Short ones in turn: what a neighbour does to the machine meanwhile falls on both sides of a pair, or spoils one."""
 
 CEILING = 1.5
 
@@ -34,16 +36,19 @@ async def lines(server: PostgresServer) -> list[Line]:
         *await take(
             _p50(pgbench, many, slot),
             _against(f"{what}, {MANY:,} live rows ÷ {FEW}", CEILING, _p50(pgbench, few, slot)),
+            repetitions=ROUNDS,
         ),
         *await take(
             _p50(pgbench, behind, slot),
             _against(f"the same with {WAITERS:,} in line elsewhere ÷ {FEW} rows", CEILING, _p50(pgbench, few, slot)),
+            repetitions=ROUNDS,
         ),
         *await take(
             _p50(pgbench, behind, place),
             _against(
                 f"p50 of joining a line, {WAITERS:,} waiters ÷ {FEW}", CEILING, _p50(pgbench, few_wait, place)
             ),
+            repetitions=ROUNDS,
         ),
     ]  # fmt: skip
     for dsn in (few, many, behind, few_wait):
@@ -56,7 +61,7 @@ def _against(title: str, ceiling: float, theirs: Rate) -> Against:
 
 
 def _p50(pgbench: Pgbench, dsn: str, script: str) -> Rate:
-    """The median of some hundred calls on one connection, in milliseconds. They leave nothing behind."""
+    """The median of a hundred calls on one connection, in milliseconds. They leave nothing behind."""
 
     async def run() -> float:
         async with Database.open(dsn, max_size=1) as db:
@@ -70,7 +75,7 @@ def _p50(pgbench: Pgbench, dsn: str, script: str) -> Rate:
             )
             if left != SAMPLES:
                 raise RuntimeError(f"{SAMPLES} calls left {left} rows: this is not what was to be measured")
-            await db.fetch_all("vacuum analyze")
+            await db.fetch_all("vacuum")
         return median(taken)
 
     return run
