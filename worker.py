@@ -216,7 +216,7 @@ class Fleet:
         """Start what the configuration asks for and does not run yet; stop what it does not ask for any more."""
         try:
             _, config = await self._config.current()
-        except (StoreUnreachable, ConfigError) as e:  # the latter: a newer release has applied what this one cannot read
+        except (StoreUnreachable, ConfigError) as e:  # ConfigError: a newer release has applied what this cannot read
             if str(e) != self._config_trouble:  # this is asked twice a second
                 log.warning("the configuration cannot be read; going on with what runs", error=str(e))
             self._config_trouble = str(e)
