@@ -223,6 +223,22 @@ async def test_a_new_scalers_queue_is_polled_within_two_seconds_and_a_removed_on
     assert await cluster.polled(spawn_queue("stays"))
 
 
+async def test_a_worker_outlives_a_configuration_that_only_a_newer_release_can_read(cluster: Cluster) -> None:
+    worker = await cluster.worker("--config", str(write(cluster.file, scaler("one"))), serves=spawn_queue("one"))
+    current = await cluster.in_force()
+
+    await cluster.versions.apply(
+        {**current.content, "quantum": {}}, source="a newer release", by="x", note=None, expected_version=None,
+        capacities=[],
+    )  # fmt: skip
+    said = await worker.says("the configuration cannot be read; going on with what runs")
+    cluster.hatchway.object("config", "rollback", "1")
+    cluster.hatchway.object("config", "apply", str(write(cluster.file, scaler("one"), scaler("two"))))
+
+    await worker.says("polling", task_queue=spawn_queue("two"))
+    assert "quantum: unknown key" in said["error"]
+
+
 async def test_a_worker_that_holds_an_old_version_admits_nobody_under_an_old_cap(cluster: Cluster) -> None:
     await cluster.worker("--config", str(write(cluster.file, scaler("one", maxAgents=4))))
     hatchway = HatchwayClient(cluster.client)

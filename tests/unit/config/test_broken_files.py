@@ -68,3 +68,11 @@ def test_the_lines_that_are_wrong_are_those_that_are_named(file: Path, capsys: p
     named = {int(place["line"]) for place in ON_LINE.finditer(said(file, capsys))}
 
     assert named == marked(file.read_text())
+
+
+@pytest.mark.scenario("S17")
+def test_credentials_that_end_before_an_agent_may_have_booted_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = said(BROKEN / "ttl-shorter-than-boot.yaml", capsys).splitlines()
+
+    assert len(lines) == 4
+    assert all("is shorter than adoptionTimeoutSeconds" in line for line in lines)
