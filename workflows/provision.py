@@ -21,12 +21,13 @@ from all the facts that are known by then:
 
 The store is the referee between an adoption and a deadline: `close` says who won. An adoption proves the spawn,
 whatever the spawn call says. What a cancel must not lose (reserve, close, teardown, release) runs `through_cancel`.
+
+What a provision hears is in `messages.py`, what it knows and says in `standing.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -38,55 +39,37 @@ with workflow.unsafe.imports_passed_through():
     from activities.adoption import AdoptionActivities
     from activities.auth import AuthActivities
     from activities.models import (
-        AdoptInput,
-        AdoptKind,
         AgentInput,
         AuthInput,
         Binding,
-        BindingInput,
         CloseInput,
         CloseKind,
         ReleaseInput,
-        ReserveInput,
         ReserveKind,
         ScalerInput,
         Slot,
     )
     from activities.slots import SlotActivities
     from activities.warm import WarmActivities
-    from hatchway import search_attributes
-    from hatchway.errors import ErrorType
     from hatchway.model import (
-        AdoptedSpec,
-        AdoptRequest,
-        BindRequest,
-        ComputeExit,
-        ComputeRef,
-        CondemnRequest,
         EndReason,
         FollowedEnded,
         ForgetRequest,
-        GrantedRequest,
-        OnCapacity,
         ProvisionOutcome,
         ProvisionRequest,
         ProvisionState,
-        ProvisionStatus,
-        ReleaseRequest,
-        ScaleDownReason,
         TeardownFacts,
         TeardownRequest,
         TeardownState,
-        WaitRequest,
     )
-    from hatchway.transitions import ADOPTABLE, CONDEMNS, RELEASES, SERVED, decide, wire_reason
-    from workflows import endings, page
-    from workflows.evidence import Evidence, cancelled
+    from hatchway.transitions import SERVED
+    from workflows import endings
+    from workflows.evidence import cancelled
     from workflows.following import MOST_REFUSALS, Following
-    from workflows.requests import addressed, parse, refuse_timeouts
+    from workflows.messages import Messages
+    from workflows.requests import parse, refuse_timeouts
     from workflows.rounds import tear_down_round
     from workflows.spawning import SpawnFailedError, spawn
-    from workflows.stages import Stages
     from workflows.steps import (
         FIRST_ROUND,
         RESOLVE_LIMIT,
@@ -101,33 +84,10 @@ S = ProvisionState
 
 
 @workflow.defn(name="ProvisionWorkflow")
-class ProvisionWorkflow:
+class ProvisionWorkflow(Messages):
     @workflow.init
     def __init__(self, *request: Any) -> None:
-        self._agent_id = "scaler-" + workflow.info().original_execution_run_id.replace("-", "")
-        self._request: ProvisionRequest | None = None
-        self._slot: Slot | None = None
-        self._stages = Stages()
-        self._seen = Evidence()
-        self._granted = False
-        self._adopting = 0
-        self._spawning: asyncio.Task[None] | None = None
-        self._compute: ComputeRef | None = None
-        self._failure: ApplicationError | None = None
-        self._ending_compute = False
-        self._destroying = False
-        self._handed_over = False
-        self._following: Following | None = None
-        # of a warm agent
-        self._bound: Binding | None = None
-        self._binding = 0
-        self._releases = self._heeded = 0
-        self._withdrawn = False
-        # what the page says
-        self._waiting_for = "a slot"
-        self._deadline_at: datetime | None = None
-        self._line_position: int | None = None
-        self._last_error: str | None = None
+        super().__init__()
 
     # ── the path ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -465,244 +425,6 @@ class ProvisionWorkflow:
         if end is EndReason.CANCELLED:
             return asyncio.CancelledError()
         return refused or endings.failed(end, self._seen, None)
-
-    # ── messages ────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @workflow.update(description="The agent has reached a gateway instance and asks to be this provision's agent.")
-    async def adopt(self, *request: Any) -> AdoptedSpec:
-        adopt = parse(AdoptRequest, request)
-        self._adopting += 1
-        try:
-            answer = await store(
-                AdoptionActivities.adopt,
-                AdoptInput(
-                    agent_id=self._agent_id, instance_id=adopt.instance_id, registration_id=adopt.registration_id
-                ),
-                summary=f"adopt through {adopt.instance_id}",
-            )
-            if answer.kind is AdoptKind.ADOPTED:
-                self._seen.adopted_by = adopt.instance_id
-        finally:
-            self._adopting -= 1
-        if answer.kind is not AdoptKind.ADOPTED:
-            raise endings.adoption_refused(answer)
-        return self._spec()
-
-    @adopt.validator
-    def _may_adopt(self, *request: Any) -> None:
-        adopt = parse(AdoptRequest, request)
-        if adopt.agent_id != self._agent_id:
-            raise endings.ended(ErrorType.NO_SUCH_PROVISION, f"this provision's agent is {self._agent_id}")
-        if self._stages.state not in ADOPTABLE:
-            raise endings.not_adoptable(self._stages.state)
-
-    @workflow.update(description="A job has taken this warm agent: it is that job's from now on.")
-    async def bind(self, *request: Any) -> AdoptedSpec:
-        bind = parse(BindRequest, request)
-        self._binding += 1
-        try:
-            answer = await store(
-                WarmActivities.confirm,
-                BindingInput(agent_id=self._agent_id, job_id=bind.job_id),
-                summary=f"take on job {bind.job_id}",
-            )
-            if answer.bound and not self._bound:
-                self._bound = answer.bound.model_copy(update={"max_lifetime": bind.max_lifetime})
-                self._upsert()
-        finally:
-            self._binding -= 1
-        if answer.bound is None:
-            raise endings.ended(ErrorType.NOT_BOUND, "this warm agent was not taken for that job, or is going")
-        return self._spec()
-
-    @bind.validator
-    def _may_bind(self, *request: Any) -> None:
-        bind = parse(BindRequest, request)
-        if bind.agent_id != self._agent_id or self.request.warm_for is None:
-            raise endings.ended(ErrorType.NOT_BOUND, f"this provision's agent is {self._agent_id}, which is not warm")
-        if self._stages.state not in ADOPTABLE:
-            raise endings.ended(ErrorType.NOT_BOUND, f"this warm agent is {self._stages.state.value}")
-
-    @workflow.update(description="Waits until an agent is adopted, and answers what it is; fails with the provision.")
-    async def wait_adopted(self, *request: Any) -> AdoptedSpec:
-        parse(WaitRequest, [{}] if request in ((), (None,)) else request)
-        await workflow.wait_condition(lambda: bool(self._seen.adopted_by and self._slot) or self._failure is not None)
-        if self._seen.adopted_by and self._slot:
-            return self._spec()
-        assert self._failure is not None  # noqa: S101 - the condition above
-        raise self._failure
-
-    @workflow.signal(
-        description="This agent may go: its job is complete, or it is idle, drained or not wanted any more."
-    )
-    def release(self, *request: Any) -> None:
-        release = addressed(ReleaseRequest, request, self._agent_id)
-        if release and release.reason not in RELEASES:
-            workflow.logger.warning("a release does not carry the reason %s: ignored", release.reason.value)
-        elif release:
-            self._releases += 1
-            self._seen.record_release(release)
-
-    @workflow.signal(description="The reaper has condemned this agent, on facts that it has just checked.")
-    def condemn(self, *request: Any) -> None:
-        condemn = addressed(CondemnRequest, request, self._agent_id)
-        if condemn and condemn.reason not in CONDEMNS:
-            workflow.logger.warning("nobody is condemned for the reason %s: ignored", condemn.reason.value)
-        elif condemn:
-            self._seen.condemned = self._seen.condemned or condemn.reason
-
-    @workflow.signal(description="The agent's container or process is gone.")
-    def compute_exited(self, *request: Any) -> None:
-        if exited := addressed(ComputeExit, request, self._agent_id):
-            self._seen.record_exit(exited, tearing_down=self._ending_compute)
-
-    @workflow.signal(description="The warm agent that serves this provision's job has ended.")
-    def followed_ended(self, *request: Any) -> None:
-        if (ended := addressed(FollowedEnded, request, self._agent_id)) and self._following:
-            self._following.record_end(ended)
-
-    @workflow.signal(description="The line has handed a slot over: take it up.")
-    def granted(self, *request: Any) -> None:
-        if addressed(GrantedRequest, request, self._agent_id):
-            self._granted = True
-
-    @workflow.signal(description="An operator's word that the compute is gone and nobody can confirm it.")
-    def forget_compute(self, *request: Any) -> None:
-        forget = addressed(ForgetRequest, request, self._agent_id)
-        if forget and not self._destroying:
-            # Remembered, it would keep a later teardown from touching what runs now.
-            workflow.logger.warning("%s is not forgotten: nobody has begun to destroy it", self._agent_id)
-        elif forget:
-            workflow.logger.warning("the compute of %s is forgotten, by %s", self._agent_id, forget.by)
-            self._seen.forgotten_by = forget.by
-
-    @workflow.query(description="What it is doing, since when, for whom it waits, and what one can do.")
-    def status(self, *_request: Any) -> ProvisionStatus:
-        return ProvisionStatus(
-            agent_id=self._agent_id,
-            state=self._stages.state,
-            since=self._stages.since,
-            scaler=self._slot.scaler if self._slot else None,
-            waiting_for=self._waiting_for,
-            deadline_at=self._deadline_at,
-            line_position=self._line_position,
-            last_error=self._last_error,
-            compute=self._compute,
-            adopted_by=self._seen.adopted_by,
-            stages=self._stages.entries,
-            next_step=page.next_step(self._stages.state, self._agent_id),
-        )
-
-    # ── facts ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def request(self) -> ProvisionRequest:
-        assert self._request is not None  # noqa: S101 - validated before anything else runs
-        return self._request
-
-    @property
-    def slot(self) -> Slot:
-        assert self._slot is not None  # noqa: S101 - held before anything that needs it runs
-        return self._slot
-
-    @property
-    def _serving(self) -> str:
-        """The agent that does the job: this provision's own, or the warm one that it follows."""
-        return self._following.warm.agent_id if self._following else self._agent_id
-
-    @property
-    def _lifetime(self) -> timedelta | None:
-        """Of an agent at work. What a warm one was idle for does not count."""
-        return (self._bound.max_lifetime if self._bound else None) or self.slot.max_lifetime
-
-    @property
-    def _spawned(self) -> bool:
-        return self._spawning is not None and self._spawning.done()
-
-    def _over(self) -> bool:
-        may_have_a_job = self.request.job_id is not None or (self.request.warm_for is not None and not self._withdrawn)
-        return self._seen.ends_it(bound_to_job=may_have_a_job)
-
-    def _end(self) -> EndReason:
-        return decide(self._seen.facts())
-
-    async def _until(self, condition: Callable[[], Any], timeout: timedelta | None = None, summary: str = "") -> bool:
-        """Wait for the condition or the end; False when the time ran out first. A cancel is a fact, no exception."""
-        try:
-            await workflow.wait_condition(
-                lambda: bool(condition()) or self._over(), timeout=timeout, timeout_summary=summary or None
-            )
-        except TimeoutError:
-            return False
-        except asyncio.CancelledError:
-            return True
-        return True
-
-    # ── words ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _enter(
-        self, state: ProvisionState, waiting_for: str, *, deadline: datetime | None = None, upsert: bool = False
-    ) -> None:
-        self._stages.enter(state)
-        self._deadline_at, self._last_error = deadline, self._seen.stage_error
-        self._say(waiting_for)
-        if upsert:
-            self._upsert()
-
-    def _say(self, waiting_for: str, last_error: str | None = None) -> None:
-        self._waiting_for = waiting_for
-        self._last_error = last_error or self._last_error
-        workflow.set_current_details(page.render(self.status()))
-
-    def _show_end(self, end: str, error: str | None = None, todo: str | None = None) -> None:
-        if self._handed_over:
-            todo = (
-                f"Its compute is not confirmed gone: see the workflow `teardown/{self._agent_id}`, which goes on with "
-                f"that and holds the slot. {todo or ''}"
-            )
-        workflow.set_current_details(page.render_end(self.status(), workflow.now(), end, error, todo))
-
-    def _upsert(self) -> None:
-        """Costs an action each, so only where people filter; for a teardown, only when it is no completion's."""
-        keys = [
-            search_attributes.STATE.value_set(self._stages.state.value),
-            search_attributes.AGENT_ID.value_set(self._serving),
-        ]
-        if self._slot:
-            keys.append(search_attributes.SCALER.value_set(self._slot.scaler))
-        if run_id := self._bound.run_id if self._bound else self.request.run_id:
-            keys.append(search_attributes.RUN_ID.value_set(run_id))
-        if self._stages.state is S.TEARING_DOWN:
-            keys.append(search_attributes.REASON.value_set(self._end().value))
-        workflow.upsert_search_attributes(keys)
-
-    def _reserve_input(self, gives_up_at: datetime, patient: bool, takes_warm: bool) -> ReserveInput:
-        info = workflow.info()
-        return ReserveInput(
-            agent_id=self._agent_id,
-            workflow_id=info.workflow_id,
-            first_run_id=info.first_execution_run_id,
-            request=self.request,
-            wait=patient and self.request.on_capacity is OnCapacity.WAIT,
-            wait_left=max(gives_up_at - workflow.now(), timedelta(seconds=1)),
-            takes_warm=takes_warm,
-        )
-
-    def _wire_reason(self) -> ScaleDownReason:
-        return wire_reason(self._end(), adopted=bool(self._seen.adopted_by))
-
-    def _spec(self) -> AdoptedSpec:
-        job = self._bound or self.request
-        return AdoptedSpec(
-            agent_id=self._serving,
-            scaler=self.slot.scaler,
-            labels=self.slot.labels,
-            mandatory_labels=self.slot.mandatory_labels,
-            job_id=job.job_id,
-            run_id=job.run_id,
-            role=self.request.role,
-            warm=self.request.warm_for is not None and self._bound is None,
-        )
 
 
 def _at(limit: timedelta | None) -> datetime | None:
