@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -34,6 +33,10 @@ async def _finish(lab: Lab, started: Started) -> None:
 
 async def _nobody_waits(lab: Lab) -> bool:
     return await Line(lab.db).list() == []
+
+
+async def _all_wait_but_those_who_tried(lab: Lab, jobs: int) -> bool:
+    return not await lab.slots.list() and len(await Line(lab.db).list()) + len(lab.backend.specs) == jobs
 
 
 async def _runs_out(lab: Lab) -> None:
@@ -89,18 +92,16 @@ async def test_a_hundred_jobs_of_a_bad_image_are_few_attempts_and_no_matter_to_o
     lab.backend.before_create = _no_such_image
 
     jobs = [await lab.provision(job_id=f"job-{number}") for number in range(100)]
-    tried = await asyncio.gather(*(lab.reaches(job, S.QUEUED, S.CLOSED) for job in jobs[:3]))
     await _finish(lab, await lab.provision(job_id="elsewhere", labels=["other"]))
-    await asyncio.gather(*(lab.reaches(job, S.QUEUED) for job in jobs[2:]))
+    await until(lambda: _all_wait_but_those_who_tried(lab, 100))
     first = len(lab.backend.specs)
     await _runs_out(lab)
     await lab.sweep()
     await lab.sweep()
     second = len(lab.backend.specs)
 
-    assert len(tried) == 3
-    assert first == 2
-    assert second <= 4
+    assert 1 <= first <= 2
+    assert second <= first + 2
     failures = await Backoff(lab.db).get(SCALER)
     assert failures is not None
     assert failures.until is not None
