@@ -120,7 +120,8 @@ async def test_a_step_that_fails_fails_the_pass_with_its_reason(lab: Lab) -> Non
 # ── new plans ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_waiter_moves_to_a_scaler_that_an_apply_adds_and_keeps_its_place(lab: Lab) -> None:
+async def test_waiters_move_to_a_scaler_that_an_apply_adds(lab: Lab) -> None:
+    """Both are told; whoever plans first has the new slot, and the other keeps its place on the old scaler."""
     holder, first, second = await _two_wait_for_one_slot(lab)
     lab.start_host(ScriptedBackend(lab.cloud, host="host-2"), scaler="second")
     config = laptop(maxAgents=1)
@@ -132,9 +133,14 @@ async def test_a_waiter_moves_to_a_scaler_that_an_apply_adds_and_keeps_its_place
     outcome = await lab.sweep()
 
     assert outcome.failed == {}
-    assert (await lab.reaches(first, S.AWAITING_ADOPTION)).scaler == "second"
-    assert (await lab.status(second)).state is S.QUEUED
-    await _finish(lab, holder, second, first)
+    await until(lambda: len(lab.cloud.live) == 2)
+    moved, stays = (first, second) if first.agent_id in lab.cloud.live else (second, first)
+    assert (await lab.reaches(moved, S.AWAITING_ADOPTION)).scaler == "second"
+    await until(lambda: _planned_under(lab, 3))
+    waiting = await Line(lab.db).place(stays.agent_id)
+    assert waiting is not None
+    assert waiting.position == 1
+    await _finish(lab, holder, stays, moved)
     await lab.nothing_left()
 
 
