@@ -196,15 +196,14 @@ class WarmActivities:
     async def tend(self, ask: ScalerInput) -> PoolAnswer:
         """Look at one pool: fill it, release whom it has too many of, make room for who has waited for long enough."""
         with store_errors(self._metrics):
-            _, config = await self._config.current()
-            return await self._tend(ask.scaler, config)
+            return await self._tend(ask.scaler, await self._newest())
 
     @activity.defn(name="sweep_warm_pools")
     async def sweep(self, ask: SweepRequest) -> SweptStep:
         """All pools, also those that have left the configuration, and agents whose taker is gone."""
         done = {"started": 0, "released": 0, "let_go": 0}
         with store_errors(self._metrics):
-            _, config = await self._config.current()
+            config = await self._newest()
             for taken in await self._warm.unanswered(UNANSWERED_AFTER):
                 activity.heartbeat()
                 if await workflow_is_gone(self._temporal, taken.taker.workflow_id, taken.taker.first_run_id):
@@ -219,6 +218,12 @@ class WarmActivities:
                 done["started"] += answer.started
                 done["released"] += answer.released
         return SweptStep(done=done)
+
+    async def _newest(self) -> Config:
+        """The configuration in force at this moment: an apply may have started the look."""
+        version, _ = await self._config.current()
+        await self._config.newer_than(version)
+        return (await self._config.current())[1]
 
     async def _worth_a_look(self, config: Config) -> list[str]:
         """Scalers with a pool, or with warm agents; and where there are any, every scaler: they may hold its room."""

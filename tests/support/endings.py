@@ -16,6 +16,7 @@ from tests.support.namespaces import until
 from tests.support.scripted import ScriptedBackend
 from tests.support.stack import laptop
 from tests.support.states import AT, let_go
+from tests.support.warm_endings import WARM_ENDS
 
 S = ProvisionState
 
@@ -283,5 +284,6 @@ ENDS: dict[str, tuple[Callable[[Lab], Awaitable[Started]], ErrorType | None]] = 
     "agent-lost-condemned": (condemned, ErrorType.AGENT_LOST),
     "lifetime-exceeded": (outlived, ErrorType.LIFETIME_EXCEEDED),
     "already-ended": (already_ended, ErrorType.ALREADY_ENDED),
+    **WARM_ENDS,
 }
 """History to how it comes about, and the type that the provision fails with (None: completed, cancelled)."""

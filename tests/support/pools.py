@@ -53,3 +53,11 @@ async def ready(lab: Lab, started: Started) -> None:
     await lab.reaches(started, S.AWAITING_ADOPTION)
     await lab.adopt(started)
     await lab.reaches(started, S.ACTIVE)
+
+
+async def taken(lab: Lab, job_id: str, **request: Any) -> Started:
+    """A job that a warm agent has: its provision follows."""
+    started = await lab.provision(job_id=job_id, **request)
+    spec = await lab.hatchway.wait_adopted(started)
+    assert spec.agent_id != started.agent_id, "it got an agent of its own"
+    return started
