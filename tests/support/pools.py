@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from hatchway.client import Started
@@ -44,7 +43,8 @@ async def filled(lab: Lab, number: int = 1) -> list[Started]:
     await lab.sweep()
     rows: list[SpawnRow] = await until(being_made, what="the pool being filled")
     fresh = [started_of(row) for row in rows if row.state is not SpawnState.ACTIVE]
-    await asyncio.gather(*(ready(lab, started) for started in fresh))
+    for started in fresh:  # one after the other: the pool goes by the time of the adoption
+        await ready(lab, started)
     return [started_of(row) for row in rows]
 
 
