@@ -37,7 +37,7 @@ from activities.compute import ComputeActivities, Installation
 from activities.slots import SlotActivities
 from activities.sweep import SweepActivities
 from activities.warm import WarmActivities
-from hatchway import metrics, search_attributes
+from hatchway import metrics, search_attributes, warming
 from hatchway.agent_env import worker_agent_env
 from hatchway.backends.bare_metal import BareMetalBackend
 from hatchway.backends.base import Backend
@@ -353,6 +353,8 @@ class Fleet:
                     boot_id=boot_id(),
                 )
                 self._metrics.census(await self._census.take())
+                _, config = await self._config.current()
+                self._metrics.warm_pools(warming.targets(config), await self._warm.counts())
             except HatchwayError as e:
                 log.warning("the instance's heartbeat did not get through", error=str(e))
             await asyncio.sleep(INSTANCE_BEAT_EVERY)

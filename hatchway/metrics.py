@@ -5,6 +5,8 @@ Each metric is a method, so that its name and its labels are spelled once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from temporalio.client import Client
 from temporalio.common import MetricMeter
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
@@ -50,7 +52,15 @@ class Metrics:
         self._oldest = meter.create_gauge_float(
             "hatchway_oldest_waiter_seconds", "How long the provision that has waited longest has waited", "s"
         )
+        self._pool_target = meter.create_gauge(
+            "hatchway_warm_pool_target", "Warm agents that should stand ready, by scaler"
+        )
+        self._pool_ready = meter.create_gauge("hatchway_warm_pool_ready", "Warm agents that stand ready, by scaler")
+        self._pool_in_flight = meter.create_gauge(
+            "hatchway_warm_pool_in_flight", "Warm agents that are being made, by scaler"
+        )
         self._seen: set[tuple[str, str]] = set()
+        self._pools_seen: set[str] = set()
 
     @classmethod
     def of(cls, client: Client) -> Metrics:
@@ -92,3 +102,12 @@ class Metrics:
             self._memory.set(mem_bytes, {"scaler": scaler})
         self._waiters.set(counted.waiters)
         self._oldest.set(counted.oldest_waiter_seconds)
+
+    def warm_pools(self, targets: Mapping[str, int], standing: Mapping[str, tuple[int, int]]) -> None:
+        """Set the gauges of the pools. `standing`: (ready, in flight). One that has gone is set to 0."""
+        self._pools_seen |= targets.keys() | standing.keys()
+        for scaler in self._pools_seen:
+            ready, in_flight = standing.get(scaler, (0, 0))
+            self._pool_target.set(targets.get(scaler, 0), {"scaler": scaler})
+            self._pool_ready.set(ready, {"scaler": scaler})
+            self._pool_in_flight.set(in_flight, {"scaler": scaler})

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from hatchway.config.schema import LabelSet, Scaler, ScalerType
+from hatchway.config.schema import Config, LabelSet, Scaler, ScalerType
 from hatchway.errors import InvalidReference
 from hatchway.model import EndReason, ProvisionRequest, ResourceRequest
 from hatchway.registry.reference import parse_reference
@@ -28,6 +28,11 @@ SAME_AGENT = frozenset({
 
 RESEND_AFTER = timedelta(seconds=10)
 """An agent that was asked to go and stands there that long has not heard of it."""
+
+
+def targets(config: Config) -> dict[str, int]:
+    """Scaler to how many warm agents it should have; of scalers with a pool."""
+    return {scaler.name: scaler.warm_pool.size for scaler in config.scalers if scaler.warm_pool is not None}
 
 
 def key(scaler: Scaler, label_set: LabelSet, defaults: ResourceRequest | None) -> str:

@@ -87,7 +87,7 @@ def listed(row: SpawnRow) -> dict[str, Any]:
         "scaler": row.scaler,
         "state": row.state.value,
         "age_s": round(row.age.total_seconds(), 1),
-        "job_id": row.job_id,
+        "job_id": row.bound_job_id or row.job_id,
         "host_id": row.host_id,
         "adopted_by": row.adopted_by,
     }

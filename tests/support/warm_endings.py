@@ -110,6 +110,19 @@ async def cold_as_the_warm_one_is_gone(lab: Lab) -> Started:
     return job
 
 
+async def looked_after(lab: Lab) -> Started:
+    """The pool's own short workflow, at the word of whoever took an agent."""
+    await lab.apply(pooled(size=1))
+    (warm,) = await filled(lab)
+    job = await taken(lab, "job-1")
+    handle = lab.temporal.get_workflow_handle("warm/laptop")
+    await handle.result()
+    found = await handle.describe()
+    await lab.complete(warm)
+    await _over(lab, job)
+    return Started(found.id, found.run_id, "")
+
+
 WARM_ENDS: dict[str, tuple[Callable[[Lab], Awaitable[Started]], ErrorType | None]] = {
     "completed-by-warm-agent": (served_by_a_warm_agent, None),
     "completed-cold-as-bind-was-refused": (cold_as_the_warm_one_is_gone, None),
@@ -118,5 +131,6 @@ WARM_ENDS: dict[str, tuple[Callable[[Lab], Awaitable[Started]], ErrorType | None
     "cancelled-while-followed": (cancelled_while_followed, None),
     "warm-bound": (bound, None),
     "warm-idle": (idle, None),
+    "warm-pool": (looked_after, None),
     "warm-declined-pool-full": (pool_is_full, ErrorType.DECLINED),
 }

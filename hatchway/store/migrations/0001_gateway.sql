@@ -124,7 +124,8 @@ begin
     return jsonb_build_object('answer', 'other-registration');
   end if;
   insert into scaler_agent_jobs as known (agent_id, run_id, job_id, completed_at, result, exit_code)
-  values (s.agent_id, s.run_id, case when not hatchway_idle(s) then s.bound_job_id end, now(), args->>'result', (args->>'exit_code')::int)
+  values (s.agent_id, s.run_id, case when not hatchway_idle(s) then s.bound_job_id end, now(), args->>'result',
+          (args->>'exit_code')::int)
   on conflict (agent_id) do update
      set result = coalesce(known.result, excluded.result),
          exit_code = case when known.completed_at is null then excluded.exit_code else known.exit_code end,

@@ -89,8 +89,8 @@ create function hatchway_enter(args jsonb, p_seq bigint, p_enqueued_at timestamp
 
 -- args: agent_id, workflow_id, job_id, priority, wait, config_version, wait_timeout_s,
 --       spawn {run_id, workflow_first_run_id, owner_instance_id, reserved_for_s},
---       candidates [{scaler, mcpu, mem_bytes, takes_warm, spawn {label_set, mandatory_labels, ..., made_warm}}], best first;
---       warm_target: a warm pool's fill, which has one candidate and does not wait
+--       candidates [{scaler, mcpu, mem_bytes, takes_warm, spawn {label_set, mandatory_labels, ..., made_warm}}], best
+--       first; warm_target: a warm pool's fill, which has one candidate and does not wait
 create function hatchway_reserve(args jsonb) returns jsonb
 language plpgsql set search_path = public, pg_temp as $$
 declare

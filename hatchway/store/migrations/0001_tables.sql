@@ -81,7 +81,7 @@ create table scaler_spawning_agents (
   drain_requested_at    timestamptz,
   notified_at           timestamptz,                    -- when somebody was last told to signal this grant
   warm_key              text,                           -- what it was made as, ahead of jobs; null: made for a request
-  bound_by              text,                           -- the provision that has taken it for its job, while it was warm
+  bound_by              text,                           -- the provision that has taken it for its job
   bound_workflow_id     text,
   bound_first_run_id    text,
   taken_at              timestamptz,                    -- when that was

@@ -137,7 +137,8 @@ declare
   v_target int := (args->>'warm_target')::int;
   v_there  int;
 begin
-  if (args->>'config_version')::bigint <> (select version from scaler_config_versions order by version desc limit 1) then
+  if (args->>'config_version')::bigint
+     <> (select version from scaler_config_versions order by version desc limit 1) then
     return jsonb_build_object('answer', 'pool-refused', 'why', 'another configuration is in force by now');
   elsif (select agent_id from scaler_waiters
           where scaler_name = c->>'scaler' and not parked

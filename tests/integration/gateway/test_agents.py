@@ -44,7 +44,7 @@ async def test_an_agent_lives_from_claim_to_closed_provision(lab: Lab, door: Doo
     assert {"linux", "kici:scaler:laptop"} <= set(spec.pop("labels"))
     assert spec == {
         "agent_id": agent.id, "scaler": "laptop", "mandatory_labels": [], "job_id": "straight-1", "run_id": "run-1",
-        "role": None, "heartbeat_interval_s": 30, "heartbeat_timeout_s": 90,
+        "role": None, "warm": False, "heartbeat_interval_s": 30, "heartbeat_timeout_s": 90,
     }  # fmt: skip
     assert beat.json() == {"drain": False, "next_in_s": 30, "job": {"job_id": "straight-1", "run_id": "run-1"}}
     assert (done.status_code, done.json()) == (200, {"result": "succeeded"})

@@ -6,9 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from temporalio.client import WorkflowUpdateFailedError
 
+from hatchway.client import Started
 from hatchway.errors import DeclineReason, ErrorType
-from hatchway.model import EndReason, JobResult, ProvisionState, TeardownState
+from hatchway.model import AdoptedSpec, BindRequest, EndReason, JobResult, ProvisionState, TeardownState
 from hatchway.store.warm import WarmAgents
 from tests.support.lab import Lab
 from tests.support.namespaces import until
@@ -256,6 +258,58 @@ async def test_a_binding_that_its_workflow_has_taken_on_is_not_given_back(lab: L
 
     assert given_back.bound is not None
     assert given_back.bound.agent_id == warm.agent_id
+
+
+async def test_a_bind_that_is_repeated_is_the_same_bind(lab: Lab) -> None:
+    """Its reply was lost."""
+    (warm,) = await filled(lab)
+    await taken(lab, "job-1")
+
+    spec = await _bind(lab, warm, "job-1")
+
+    assert (spec.agent_id, spec.job_id) == (warm.agent_id, "job-1")
+
+
+@pytest.mark.parametrize("job_id", ["job-2", "job-3"], ids=["another job", "nobody's"])
+async def test_only_the_job_that_took_it_can_bind_it(lab: Lab, job_id: str) -> None:
+    (warm,) = await filled(lab)
+    await taken(lab, "job-1")
+
+    with pytest.raises(WorkflowUpdateFailedError) as refused:
+        await _bind(lab, warm, job_id)
+
+    assert getattr(refused.value.cause, "type", None) == ErrorType.NOT_BOUND
+
+
+async def test_an_agent_that_was_made_for_a_job_is_bound_to_no_other(lab: Lab) -> None:
+    await lab.apply(pooled(size=0))
+    cold = await lab.provision(job_id="job-1")
+    await lab.reaches(cold, S.AWAITING_ADOPTION)
+    await lab.adopt(cold)
+
+    with pytest.raises(WorkflowUpdateFailedError) as refused:
+        await _bind(lab, cold, "job-2")
+
+    assert getattr(refused.value.cause, "type", None) == ErrorType.NOT_BOUND
+
+
+async def _bind(lab: Lab, warm: Started, job_id: str) -> AdoptedSpec:
+    spec: AdoptedSpec = await lab.handle(warm).execute_update(
+        "bind", BindRequest(agent_id=warm.agent_id, job_id=job_id), result_type=AdoptedSpec
+    )
+    return spec
+
+
+async def test_the_page_and_the_list_lead_to_the_agent_that_has_the_job(lab: Lab) -> None:
+    (warm,) = await filled(lab)
+    started = await taken(lab, "job-1")
+
+    status = await lab.status(started)
+    rows = await lab.slots.by_job("job-1")
+
+    assert warm.agent_id in status.waiting_for
+    assert [row.agent_id for row in rows] == [warm.agent_id]
+    assert "job-1" in (await lab.status(warm)).waiting_for
 
 
 async def test_a_completion_of_an_idle_agent_is_no_job_s(lab: Lab) -> None:
