@@ -1,7 +1,8 @@
-"""What a provision is measured against: workflows that take the same steps, and do nothing in them.
+"""What a provision is measured against: workflows of as many activities, which do nothing.
 
-A provision reserves, adopts, closes and releases in local activities, and spawns and tears down in remote ones, on two
-more task queues. So do these.
+Each comes in two kinds. `Bare` and `Shaped` run every activity through a task queue, as anybody would write them.
+`LocalBare` and `LocalShaped` take the steps as a provision takes them: it reserves, adopts, closes and releases in
+local activities, and spawns and tears down in remote ones.
 """
 
 from __future__ import annotations
@@ -75,13 +76,28 @@ async def local(step: Step) -> None:
     await workflow.execute_local_activity_method(step, Nothing(), schedule_to_close_timeout=LOCAL_LIMIT)
 
 
-async def remote(step: Step, queue: str) -> None:
+async def remote(step: Step, queue: str = CONTROL) -> None:
     await workflow.execute_activity_method(step, Nothing(), task_queue=queue, start_to_close_timeout=REMOTE_LIMIT)
 
 
 @workflow.defn
-class BareWorkflow:
-    """The activities and nothing else."""
+class Bare:
+    """Six activities and nothing else."""
+
+    @workflow.run
+    async def run(self, ask: Nothing) -> Nothing:
+        await remote(BareActivities.reserve)
+        await remote(BareActivities.spawn, SPAWN)
+        await remote(BareActivities.adopt)
+        await remote(BareActivities.close)
+        await remote(BareActivities.teardown, HOST)
+        await remote(BareActivities.release)
+        return ask
+
+
+@workflow.defn
+class LocalBare:
+    """The same six, local where a provision's are."""
 
     @workflow.run
     async def run(self, ask: Nothing) -> Nothing:
@@ -94,62 +110,86 @@ class BareWorkflow:
         return ask
 
 
-@workflow.defn
-class QueuedWorkflow:
-    """The same activities, every one of them through a task queue."""
+class WithAnAgent:
+    """The timer, update, signal and upserts of a provision, where it has them, around the six activities."""
 
-    @workflow.run
-    async def run(self, ask: Nothing) -> Nothing:
-        await remote(BareActivities.reserve, CONTROL)
-        await remote(BareActivities.spawn, SPAWN)
-        await remote(BareActivities.adopt, CONTROL)
-        await remote(BareActivities.close, CONTROL)
-        await remote(BareActivities.teardown, HOST)
-        await remote(BareActivities.release, CONTROL)
-        return ask
-
-
-@workflow.defn
-class SameShapeWorkflow:
-    """The activities, and the timer, update, signal and upserts of a provision where it has them."""
-
-    def __init__(self) -> None:
+    def __init__(self, step: Callable[[Step], Awaitable[None]]) -> None:
+        self._step = step
         self._adopted = False
         self._released = False
 
+    async def serve(self) -> None:
+        await self._step(BareActivities.reserve)
+        await remote(BareActivities.spawn, SPAWN)
+        upsert("awaiting-adoption")
+        await workflow.wait_condition(lambda: self._adopted, timeout=DEADLINE)
+        upsert("active")
+        await workflow.wait_condition(lambda: self._released)
+        await self._step(BareActivities.close)
+        await remote(BareActivities.teardown, HOST)
+        await self._step(BareActivities.release)
+
+    async def adopt(self) -> None:
+        await self._step(BareActivities.adopt)
+        self._adopted = True
+
+    def release(self) -> None:
+        self._released = True
+
+
+def upsert(state: str) -> None:
+    workflow.upsert_search_attributes(
+        [
+            search_attributes.STATE.value_set(state),
+            search_attributes.AGENT_ID.value_set(workflow.info().run_id),
+            search_attributes.SCALER.value_set("bench"),
+            search_attributes.RUN_ID.value_set("run"),
+        ]
+    )
+
+
+@workflow.defn
+class Shaped:
+    """`Bare` with what a provision has beside its activities."""
+
+    def __init__(self) -> None:
+        self._shape = WithAnAgent(remote)
+
     @workflow.run
     async def run(self, ask: Nothing) -> Nothing:
-        await local(BareActivities.reserve)
-        await remote(BareActivities.spawn, SPAWN)
-        self._upsert("awaiting-adoption")
-        await workflow.wait_condition(lambda: self._adopted, timeout=DEADLINE)
-        self._upsert("active")
-        await workflow.wait_condition(lambda: self._released)
-        await local(BareActivities.close)
-        await remote(BareActivities.teardown, HOST)
-        await local(BareActivities.release)
+        await self._shape.serve()
         return ask
-
-    def _upsert(self, state: str) -> None:
-        info = workflow.info()
-        workflow.upsert_search_attributes(
-            [
-                search_attributes.STATE.value_set(state),
-                search_attributes.AGENT_ID.value_set(info.run_id),
-                search_attributes.SCALER.value_set("bench"),
-                search_attributes.RUN_ID.value_set("run"),
-            ]
-        )
 
     @workflow.update
     async def adopt(self, ask: Nothing) -> Nothing:
-        await local(BareActivities.adopt)
-        self._adopted = True
+        await self._shape.adopt()
         return ask
 
     @workflow.signal
     def release(self, ask: Nothing) -> None:
-        self._released = True
+        self._shape.release()
+
+
+@workflow.defn
+class LocalShaped:
+    """`LocalBare` with the same."""
+
+    def __init__(self) -> None:
+        self._shape = WithAnAgent(local)
+
+    @workflow.run
+    async def run(self, ask: Nothing) -> Nothing:
+        await self._shape.serve()
+        return ask
+
+    @workflow.update
+    async def adopt(self, ask: Nothing) -> Nothing:
+        await self._shape.adopt()
+        return ask
+
+    @workflow.signal
+    def release(self, ask: Nothing) -> None:
+        self._shape.release()
 
 
 class BareWorkers:
@@ -161,7 +201,7 @@ class BareWorkers:
             Worker(
                 temporal,
                 task_queue=CONTROL,
-                workflows=[BareWorkflow, QueuedWorkflow, SameShapeWorkflow],
+                workflows=[Bare, LocalBare, Shaped, LocalShaped],
                 activities=[steps.reserve, steps.adopt, steps.close, steps.release],
                 sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
             ),

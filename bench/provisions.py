@@ -15,7 +15,7 @@ from typing import Any
 
 from temporalio.client import Client
 
-from bench.bare import CONTROL, BareWorkers, BareWorkflow, Nothing, QueuedWorkflow, SameShapeWorkflow
+from bench.bare import CONTROL, Bare, BareWorkers, LocalBare, LocalShaped, Nothing, Shaped
 from bench.figures import Against, Line, take
 from hatchway.client import Started
 from hatchway.store.pool import Database
@@ -33,23 +33,24 @@ AT_ONCE = 20
 BOOT_S = 0.1
 """From the confirmed spawn to the agent's first word. Without it an adoption may overtake the deadline's timer."""
 
-SAME_SHAPE = "same-shape"
+SHAPED = "shaped"
 """How the ids of those bare workflows begin that have an agent."""
 
 FLOOR_BARE = 0.7
-FLOOR_SAME_SHAPE = 0.9
+FLOOR_SHAPED = 0.9
 
 
 async def lines(server: PostgresServer, address: str) -> list[Line]:
     """The figures of a whole provision, on the Temporal server at `address`."""
     async with running(server, address) as bench:
-        for load in (bench.provisions, bench.bare, bench.queued, bench.same_shape):
+        for load in (bench.provisions, bench.bare, bench.shaped, bench.local_bare, bench.local_shaped):
             await load()  # caches and connections warm up
         return await take(
             bench.provisions,
             Against("provisions, no-op backend ÷ bare workflow of as many no-op activities", FLOOR_BARE, bench.bare),
-            Against("the same ÷ one with all of them through task queues", None, bench.queued),
-            Against("the same ÷ one with its timer, update, signal, upserts", FLOOR_SAME_SHAPE, bench.same_shape),
+            Against("the same ÷ one with its timer, update, signal, upserts too", FLOOR_SHAPED, bench.shaped),
+            Against("the same ÷ bare workflow, local where a provision's are", None, bench.local_bare),
+            Against("the same ÷ that with timer, update, signal, upserts too", None, bench.local_shaped),
         )
 
 
@@ -127,13 +128,16 @@ class Bench:
         return await self._rate(one)
 
     async def bare(self) -> float:
-        return await self._rate(lambda: self._run(BareWorkflow.run, "bare"))
+        return await self._rate(lambda: self._run(Bare.run, "bare"))
 
-    async def queued(self) -> float:
-        return await self._rate(lambda: self._run(QueuedWorkflow.run, "queued"))
+    async def shaped(self) -> float:
+        return await self._rate(lambda: self._run(Shaped.run, SHAPED))
 
-    async def same_shape(self) -> float:
-        return await self._rate(lambda: self._run(SameShapeWorkflow.run, SAME_SHAPE))
+    async def local_bare(self) -> float:
+        return await self._rate(lambda: self._run(LocalBare.run, "bare"))
+
+    async def local_shaped(self) -> float:
+        return await self._rate(lambda: self._run(LocalShaped.run, SHAPED))
 
     async def _run(self, workflow: Callable[[Any, Nothing], Awaitable[Nothing]], kind: str) -> None:
         await self._temporal.execute_workflow(workflow, Nothing(), id=f"{kind}/{uuid.uuid4().hex}", task_queue=CONTROL)
@@ -168,12 +172,12 @@ class Bench:
 
     def spawned(self, workflow_id: str) -> None:
         """A bare workflow's spawn is done: the same words are said to it, if it listens."""
-        if not workflow_id.startswith(f"{SAME_SHAPE}/"):
+        if not workflow_id.startswith(f"{SHAPED}/"):
             return
         handle = self._temporal.get_workflow_handle(workflow_id)
 
         async def part() -> None:
-            await handle.execute_update(SameShapeWorkflow.adopt, Nothing())
-            await handle.signal(SameShapeWorkflow.release, Nothing())
+            await handle.execute_update("adopt", Nothing(), result_type=Nothing)
+            await handle.signal("release", Nothing())
 
         self._agents.boot(part())

@@ -1,15 +1,22 @@
 """Deterministic orchestration. `ALL` is what a worker registers and what the replayer is given.
 
-Loaded once, not anew for each run: nothing here has state of its own, and loading costs as much as an activity. What
-the SDK's sandbox would refuse at run time, a test refuses by reading (`tests/unit/workflows/test_determinism.py`).
+The sandbox loads a run's own module anew for each run, and this package with it. So the list is made when it is asked
+for: a run would otherwise load every other workflow too, which costs as much as an activity.
 """
 
-from temporalio import workflow
+from __future__ import annotations
 
-with workflow.unsafe.imports_passed_through():
+from typing import Any
+
+ALL: list[type[Any]]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "ALL":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from workflows.provision import ProvisionWorkflow
     from workflows.sweep import SweepWorkflow
     from workflows.teardown import TeardownWorkflow
     from workflows.warm_pool import WarmPoolWorkflow
 
-ALL = [ProvisionWorkflow, SweepWorkflow, TeardownWorkflow, WarmPoolWorkflow]
+    return [ProvisionWorkflow, SweepWorkflow, TeardownWorkflow, WarmPoolWorkflow]

@@ -1,5 +1,5 @@
-"""Workflow code has no clock, no chance and no I/O of its own. A worker loads it once, outside the SDK's sandbox, which
-would otherwise refuse these at run time: so they are refused here, by reading."""
+"""Workflow code has no clock, no chance and no I/O of its own. The SDK's sandbox refuses these at run time, but only in
+the module of the workflow itself: what it imports is passed through. So they are refused here, by reading."""
 
 from __future__ import annotations
 
