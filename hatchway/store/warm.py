@@ -87,7 +87,16 @@ class WarmAgents:
     async def offer(self, scalers: Sequence[str]) -> list[Wake]:
         """Give ready agents to whoever is first in these scalers' lines and can use them: signal each `granted`."""
         if not await self._db.fetch_value(
-            "select exists (select from scaler_waiters where scaler_name = any (%(scalers)s) and not parked)",
+            """
+            select exists (
+              select from unnest(%(scalers)s::text[]) line (scaler_name)
+               cross join lateral (
+                 select agent_id
+                   from scaler_waiters w
+                  where w.scaler_name = line.scaler_name and not parked
+                  order by priority, seq, rank
+                  limit 1) head)
+            """,
             {"scalers": list(scalers)},
         ):
             return []

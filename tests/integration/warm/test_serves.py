@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from hatchway.store.warm import WarmAgents
 from tests.support.lab import Lab
 from tests.support.namespaces import until
 from tests.support.pools import filled, pooled, taken, warm_rows
+from workflows import following
 
 S = ProvisionState
 
@@ -192,6 +194,19 @@ async def test_who_follows_a_terminated_workflow_hears_of_the_end_all_the_same(l
 
     outcome = await lab.outcome(started)
     assert (outcome.end_reason, outcome.result) == (EndReason.COMPLETED, JobResult.SUCCEEDED)
+
+
+async def test_it_looks_by_itself_when_nobody_says_a_word(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "FIRST_LOOK", timedelta(seconds=0.2))
+    (warm,) = await filled(lab)
+    await lab.apply(pooled(size=0))
+    started = await taken(lab, "job-1")
+    await lab.handle(warm).terminate()
+    await lab.slots.release(warm.agent_id, EndReason.OPERATOR.value)  # as an operator's `forget` ends it
+    lab.cloud.live.clear()
+
+    assert (await lab.outcome(started)).end_reason is EndReason.OPERATOR
+    await lab.nothing_left()
 
 
 async def test_a_warm_agent_that_fell_silent_without_its_workflow_is_given_up(lab: Lab) -> None:
