@@ -290,6 +290,10 @@ class ComputeExit(Payload):
     log_tail: str = ""
 
 
+COUNTED_AHEAD = 1000
+"""How many of those ahead in a line are counted: it is done under the admission lock."""
+
+
 class ProvisionStatus(Payload):
     """The answer of the `status` query."""
 
@@ -300,6 +304,7 @@ class ProvisionStatus(Payload):
     waiting_for: str
     deadline_at: datetime | None = None
     line_position: int | None = None
+    """1 is next. Nobody counts further than a thousand ahead: above `COUNTED_AHEAD` it only says "far back"."""
     last_error: str | None = None
     compute: ComputeRef | None = None
     adopted_by: str | None = None

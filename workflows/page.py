@@ -12,7 +12,7 @@ from datetime import datetime
 from textwrap import TextWrapper
 
 from hatchway.errors import ErrorType
-from hatchway.model import ProvisionState, ProvisionStatus, SweepOutcome, TeardownRequest
+from hatchway.model import COUNTED_AHEAD, ProvisionState, ProvisionStatus, SweepOutcome, TeardownRequest
 
 LIMIT = 2000
 """Bytes, as are the other limits."""
@@ -68,6 +68,11 @@ def _wrapped(text: str) -> str:
     return "\n".join(part for line in text.split("\n") for part in breaking.wrap(line) or [""])
 
 
+def place(position: int) -> str:
+    """A place in the line, for people."""
+    return str(position) if position <= COUNTED_AHEAD else f"behind {COUNTED_AHEAD:,} or more"
+
+
 def inline(text: str, limit: int = INLINE_LIMIT) -> str:
     """Text on one line: as it is when nothing in it could be Markdown, else as code."""
     line = _cut(" ".join(text.split()), limit)
@@ -93,7 +98,7 @@ def render(status: ProvisionStatus) -> str:
     if status.deadline_at:
         lines.append(f"- **deadline** {_moment(status.deadline_at)}")
     if status.line_position is not None:
-        lines.append(f"- **place in the line** {status.line_position}")
+        lines.append(f"- **place in the line** {place(status.line_position)}")
     if status.compute:
         lines.append(f"- **compute** {code(status.compute.backend)} on host {code(status.compute.host_id)}")
     if status.adopted_by:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from hatchway.model import COUNTED_AHEAD
 from hatchway.store.rows import OutcomeRow, SpawnRow, Wake, moment, wakes
 
 
@@ -86,7 +87,8 @@ class Bound:
             case BoundKind.FULL:
                 return f"{self.scope} is full: {self.used} of {self.cap} {self.what} in use, {self.want} wanted"
             case BoundKind.LINE:
-                return f"{self.scope}: {self.used} ahead in the line"
+                more = " or more" if (self.used or 0) >= COUNTED_AHEAD else ""
+                return f"{self.scope}: {self.used}{more} ahead in the line"
             case BoundKind.NEVER_FITS:
                 return f"{self.scope} can never hold it: {self.want} {self.what} wanted, the cap is {self.cap}"
             case BoundKind.DRAINING:
