@@ -120,3 +120,8 @@ def test_long_lines_are_broken_between_words_and_paths_stay_whole() -> None:
 
     assert any(path in line for line in lines)
     assert all(len(line) <= page.LINE or line == path for line in lines)
+
+
+@pytest.mark.parametrize(("position", "words"), [(1, "1"), (1000, "1000"), (1001, "behind 1,000 or more")])
+def test_a_place_that_nobody_counted_is_not_shown_as_a_number(position: int, words: str) -> None:
+    assert page.place(position) == words
