@@ -11,7 +11,7 @@ import typer
 
 from hatchway.cli.connections import database, run_async, temporal, temporal_errors
 from hatchway.cli.failures import failed
-from hatchway.cli.output import JsonOption, as_json, emit, table
+from hatchway.cli.output import JsonOption, as_json, counted, emit, table
 
 if TYPE_CHECKING:
     from hatchway.config.plan import Plan
@@ -53,8 +53,8 @@ def check(file: FileArgument, json: JsonOption = False) -> None:
         )
         return
     for scaler in loaded.scalers:
-        sets = len(scaler.label_sets)
-        print(f"{scaler.name}: {scaler.type.value}, at most {scaler.max_agents} agents, {sets} label sets")
+        agents, sets = counted(scaler.max_agents, "agent"), counted(len(scaler.label_sets), "label set")
+        print(f"{scaler.name}: {scaler.type.value}, at most {agents}, {sets}")
     print(f"{file} is fine")
 
 

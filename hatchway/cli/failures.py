@@ -10,6 +10,7 @@ from collections.abc import Callable
 from enum import IntEnum
 
 from hatchway.errors import ConfigError, HatchwayError, InvalidReference, StoreUnreachable
+from hatchway.printable import printable
 
 DEBUG_VARIABLE = "HATCHWAY_DEBUG"
 """Set to 1, a failure that nobody foresaw shows its traceback."""
@@ -75,7 +76,8 @@ def report(error: BaseException, *, as_json: bool, say: Callable[[str], None] | 
     if as_json:
         say(json.dumps({"error": failure.error, "message": str(failure)}))
     else:
-        say(f"hatchway: {failure}")
+        # A sentence may quote a file, a server or an argument: none of them may move the cursor of whoever reads it.
+        say("\n".join(printable(line) for line in f"hatchway: {failure}".splitlines()))
     return failure.code
 
 

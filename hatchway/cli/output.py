@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from hatchway.printable import printable
+
 JsonOption = Annotated[
     bool, typer.Option("--json", help="One JSON object on stdout; errors as {error, message} on stderr.")
 ]
@@ -40,6 +42,11 @@ def table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterable
         yield "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
 
 
+def counted(number: int, what: str) -> str:
+    """`1 agent`, `2 agents`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def cell(value: Any) -> str:
     """One value for people; nothing at all is a dash."""
     if value is None or value in ("", [], {}):
@@ -55,7 +62,7 @@ def cell(value: Any) -> str:
     if isinstance(value, Enum):
         return str(value.value)
     # Foreign text (an error, an image name) must not move the cursor of whoever reads it.
-    return "".join(c if c.isprintable() else " " for c in str(value))
+    return printable(str(value))
 
 
 def _plain(value: Any) -> Any:

@@ -117,6 +117,13 @@ def _check_orchestrator_url(scaler: Scaler) -> Iterator[Problem]:
             yield ("orchestratorUrl",), "must not hold a user or password: every agent's environment shows it"
 
 
+def _check_printable(key: str, labels: Sequence[str]) -> Iterator[Problem]:
+    """A zero-width or control character comes with copied text: the label looks like one that no job can spell."""
+    for index, label in enumerate(labels):
+        if not label.isprintable():
+            yield (key, index), "holds a character that cannot be seen or printed: type the label anew"
+
+
 def _check_labels(scaler: Scaler, label_set: LabelSet) -> Iterator[Problem]:
     for index, label in enumerate(label_set.labels):
         if fold(label).startswith(RESERVED_PREFIX):
@@ -126,6 +133,8 @@ def _check_labels(scaler: Scaler, label_set: LabelSet) -> Iterator[Problem]:
             )
         if "," in label:
             yield ("labels", index), "holds a comma, and agents are told their labels as a comma list"
+    for key, labels in (("labels", label_set.labels), ("excludeLabels", label_set.exclude_labels)):
+        yield from _check_printable(key, labels)
     known = fold_all(label_set.labels) | injected(scaler, "linux/amd64")
     for gate in sorted(gates(scaler, label_set)):
         # Without `platform` the architecture is the worker's, so any may turn out to be there.

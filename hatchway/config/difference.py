@@ -9,6 +9,7 @@ from typing import Any
 
 from hatchway.config.schema import Config
 from hatchway.config.versions import canonical_json, capacities
+from hatchway.printable import printable
 from hatchway.quantities import say_cpus, say_memory
 from hatchway.store.config_versions import Capacity, ScopeUse
 
@@ -33,13 +34,14 @@ class Change:
     after: Any = None
 
     def __str__(self) -> str:
+        path = printable(self.path)
         match self.kind:
             case ChangeKind.ADDED:
-                return f"+ {self.path}{_value(self.after)}"
+                return f"+ {path}{_value(self.after)}"
             case ChangeKind.REMOVED:
-                return f"- {self.path}{_value(self.before)}"
+                return f"- {path}{_value(self.before)}"
             case ChangeKind.CHANGED:
-                return f"~ {self.path}: {_short(self.before)} -> {_short(self.after)}"
+                return f"~ {path}: {_short(self.before)} -> {_short(self.after)}"
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Difference:
     returns: dict[str, int]
     """Scalers that left with an earlier version and come back, and how many of their agents still run."""
     moves: dict[str, int]
-    """Scalers that change their machine pool, and how many agents go on counting in the old one."""
+    """Scalers that change their machine pool, and how many agents go on counting in that which they were made in."""
 
     def lines(self) -> list[str]:
         """For people, one line each; empty when nothing changes."""
@@ -88,7 +90,7 @@ class Difference:
             ),
             *(f"scaler {name} comes back ({_agents(n)} of it still run)" for name, n in self.returns.items()),
             *(
-                f"scaler {name} changes its machine pool: {_agents(n)} count in the old one until they end"
+                f"scaler {name} changes its machine pool: what runs ({_agents(n)}) counts where it was made, to its end"
                 for name, n in self.moves.items()
                 if n
             ),
@@ -187,5 +189,5 @@ def _short(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     text = "none" if value is None else value if isinstance(value, str) else canonical_json({"": value})[4:-1]
-    text = "".join(c if c.isprintable() else " " for c in text)
+    text = printable(text)
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"

@@ -19,10 +19,14 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
+from hatchway.printable import printable
+
 MAX_FILE_BYTES = 1024 * 1024
 MAX_NODES = 100_000
 """Aliases multiply what they name; 1 MiB of them could spell out more values than there is memory."""
 MAX_DEPTH = 50
+MAX_DIGITS = 100
+"""Far more than any key takes. Python refuses to read thousands of digits, and cannot print what it read of them."""
 
 Path_ = tuple[str | int, ...]
 Plain = dict[str, "Plain"] | list["Plain"] | str | int | float | bool | None
@@ -47,11 +51,11 @@ class Finding:
 
 
 def spell(path: Path_) -> str:
-    """A path as people write it: `scalers[0].labelSets[1].image`."""
+    """A path as people write it: `scalers[0].labelSets[1].image`. Printable, although its keys are foreign text."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
+    return printable(text)
 
 
 @dataclass
@@ -185,7 +189,9 @@ class _Plainer:
         own: dict[str, tuple[ScalarNode, Node]] = {}
         merged: dict[str, tuple[ScalarNode, Node]] = {}
         for key, value in node.value:
-            if str(key.tag) == f"{_CORE}merge":
+            if _unstorable(str(key.value)):
+                self._find(key, path, "a key holds a NUL or half a surrogate pair, which no database can store")
+            elif str(key.tag) == f"{_CORE}merge":
                 for base in value.value if isinstance(value, SequenceNode) else [value]:
                     if not isinstance(base, MappingNode):
                         self._find(key, path, "`<<` merges mappings only")
@@ -216,21 +222,31 @@ class _Plainer:
     def _scalar(self, node: Node, path: Path_) -> Plain:
         tag, text = str(node.tag), str(node.value)
         if tag in _TEXT_TAGS:
+            if _unstorable(text):
+                self._refused(node, path, "holds a NUL or half a surrogate pair, which no database can store")
+                return None
             return text
         if tag == f"{_CORE}null":
             return None
         if tag == f"{_CORE}bool":
             return text.lower() == "true"
         if tag == f"{_CORE}int":
+            if len(text) > MAX_DIGITS:
+                self._refused(node, path, f"is a number of more than {MAX_DIGITS} digits")
+                return None
             return _integer(text)
         if tag == f"{_CORE}float":
             return float(re.sub(r"^([+-]?)\.(inf|nan)$", r"\1\2", text.lower()))
         return self._foreign(node, path)
 
     def _foreign(self, node: Node, path: Path_) -> Plain:
-        self._find(node, path, "has a YAML tag (!…), which a configuration does not use")
-        self._document.unread.add(path)
+        self._refused(node, path, "has a YAML tag (!…), which a configuration does not use")
         return None
+
+    def _refused(self, node: Node, path: Path_, message: str) -> None:
+        """What stands at `path` is not read: nothing else is to be said of it."""
+        self._find(node, path, message)
+        self._document.unread.add(path)
 
     def _mark(self, path: Path_, node: Node) -> None:
         self._document.marks[path] = (node.start_mark.line + 1, node.start_mark.column + 1)
@@ -246,6 +262,11 @@ class _TooMuch(Exception):
     def __init__(self, node: Node) -> None:
         super().__init__()
         self.node = node
+
+
+def _unstorable(text: str) -> bool:
+    """Only an escape in quotes ("\\0", "\\ud800") gets such a character past YAML's own reader."""
+    return any(c == "\0" or "\ud800" <= c <= "\udfff" for c in text)
 
 
 def _integer(text: str) -> int:

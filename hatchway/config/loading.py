@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ class _Merged:
     def unread(self, path: Path_) -> bool:
         """Whether the file's own reading has found fault with the value there already, or with what holds it."""
         document, own = self._origin(path)
-        return any(own[: len(known)] == known for known in document.unread)
+        return _within(own, document.unread)
 
     def _origin(self, path: Path_) -> tuple[Document, Path_]:
         match path:
@@ -111,17 +111,22 @@ def _examine(data: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
     """Everything that the schema and the checks find."""
     skipped = dict(_not_built(data))
     yield from skipped.values()
-    reported: list[Path_] = []
+    reported: set[Path_] = set(skipped)
     try:
         Config.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as e:
         of_schema = [found for found in problems(e, data) if found[0][:2] not in skipped]
-        reported = [path for path, _ in of_schema]
+        reported.update(path for path, _ in of_schema)
         yield from of_schema
     for path, message in _check(data):
         # What the schema cannot read is checked with a stand-in in its place, and is not spoken of twice.
-        if not any(path[: len(known)] == known for known in (*reported, *skipped)):
+        if not _within(path, reported):
             yield path, message
+
+
+def _within(path: Path_, known: Set[Path_]) -> bool:
+    """Whether `path`, or anything that holds it, is one of the `known`. A file may have thousands of faults."""
+    return any(path[:end] in known for end in range(len(path) + 1))
 
 
 def _check(data: dict[str, Any]) -> Iterator[tuple[Path_, str]]:

@@ -6,6 +6,7 @@ No sentence quotes a value: an environment or a key in the wrong place can hold 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -54,10 +55,9 @@ def problems(error: ValidationError, data: Any) -> list[tuple[Path_, str]]:
         problem = (detail["type"], _words(detail, path))
         if problem not in of_path:
             of_path.append(problem)
+    above = {path[:end] for path in found for end in range(len(path))}
     for path, of_path in found.items():
-        _drop_other_forms(
-            of_path, value_at(data, path), deeper=any(path == other[: len(path)] != other for other in found)
-        )
+        _drop_other_forms(of_path, value_at(data, path), deeper=path in above)
     return [(path, " or ".join(words for _, words in of_path)) for path, of_path in found.items() if of_path]
 
 
@@ -84,6 +84,10 @@ def _words(detail: ErrorDetails, path: Path_) -> str:
         return _unknown_key(path)
     if kind == "missing":
         return "is required"
+    if kind == "string_too_short":
+        return "must not be empty"
+    if kind == "string_unicode":
+        return "must be a text without half surrogate pairs"
     if kind == "value_error":
         return str(context.get("error", detail["msg"]))
     if kind == "string_pattern_mismatch":
@@ -94,7 +98,7 @@ def _words(detail: ErrorDetails, path: Path_) -> str:
         return f"needs a `type`: {_alternatives(str(context.get('expected_tags', 'file or env')))}"
     if kind == "too_short":
         return "must have at least one entry"
-    return _TYPES.get(kind, detail["msg"].replace("Input should", "must").replace("Value should", "must"))
+    return _TYPES.get(kind, re.sub(r"^(Input|Value|String|List|Dictionary) should", "must", detail["msg"]))
 
 
 def _alternatives(expected: str) -> str:

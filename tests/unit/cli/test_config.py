@@ -21,7 +21,7 @@ def test_a_good_file_is_fine(command: Command, tmp_path: Path) -> None:
     said = command("config", "check", str(file))
 
     assert said.code == 0
-    assert "a: bare-metal, at most 1 agents" in said.out
+    assert said.out.splitlines() == ["a: bare-metal, at most 1 agent, 1 label set", f"{file} is fine"]
 
 
 def test_a_good_file_as_json_names_its_scalers(command: Command, tmp_path: Path) -> None:
@@ -44,6 +44,19 @@ def test_everything_that_is_wrong_is_said_at_once_with_its_line(command: Command
     assert f"{file}:2:" in said.err
     assert f"{file}:3:" in said.err
     assert "maxAgents" in said.err
+
+
+def test_a_key_of_the_file_cannot_move_the_cursor_of_who_reads_what_is_wrong_with_it(
+    command: Command, tmp_path: Path
+) -> None:
+    file = tmp_path / "hatchway.yaml"
+    file.write_text(GOOD + '"\\e[2J\\nevil": 1\n')
+
+    said = command("config", "check", str(file))
+
+    assert said.code == 2
+    assert len(said.err.splitlines()) == 1
+    assert said.err.rstrip("\n").isprintable()
 
 
 @pytest.mark.parametrize("arguments", [["config", "check", "{}/absent.yaml"], ["dev", "--config", "{}/absent.yaml"]])

@@ -63,3 +63,11 @@ def test_an_error_as_json_is_one_object_with_two_fields() -> None:
     report(usage("give it a FILE"), as_json=True, say=said.append)
 
     assert json.loads(said[0]) == {"error": "usage", "message": "give it a FILE"}
+
+
+def test_what_an_error_quotes_cannot_move_the_cursor_and_its_lines_stay_lines() -> None:
+    said: list[str] = []
+
+    report(ConfigError("one \x1b[2J\ntwo \u202e"), as_json=False, say=said.append)
+
+    assert said == ["hatchway: one  [2J\ntwo  "]

@@ -121,7 +121,7 @@ def test_scalers_that_leave_come_back_or_move_are_told_with_their_agents() -> No
     assert found.lines()[-3:] == [
         "scaler leaves retires: no new work, idle warm agents go, busy ones finish (3 agents now)",
         "scaler returns comes back (2 agents of it still run)",
-        "scaler moves changes its machine pool: 1 agent count in the old one until they end",
+        "scaler moves changes its machine pool: what runs (1 agent) counts where it was made, to its end",
     ]
 
 
@@ -129,3 +129,12 @@ def test_the_first_configuration_is_told_by_its_scalers_and_what_it_sets() -> No
     found = between(None, config(scaler("a"), scaler("b"), globalMaxAgents=3))
 
     assert [str(change) for change in found.changes] == ["+ scalers[a]", "+ scalers[b]", "+ globalMaxAgents: 3"]
+
+
+def test_no_key_of_a_stored_configuration_moves_the_cursor_of_who_reads_the_difference() -> None:
+    before = config(scaler("a", labelSets=[{"labels": ["a\x1b[2J\nb"], "user": "ci"}]))
+
+    lines = between(before, config(scaler("a", labelSets=[{"labels": ["b"], "user": "ci"}]))).lines()
+
+    assert len(lines) == 2
+    assert all(line.isprintable() for line in lines)

@@ -85,8 +85,13 @@ MERGED_LAUGHS = "a: &a {x: 1}\n" + "".join(
         ("[" * 600, 0, "nested"),
         (LAUGHS, 1, "aliases"),
         (MERGED_LAUGHS, 1, "aliases"),
+        ('a: 1\nb: "x\\0y"\n', 2, "NUL"),
+        ('a: 1\nb: ["\\ud800"]\n', 2, "surrogate"),
+        ('a: 1\n"b\\0": 1\n', 2, "NUL"),
+        ("a: 1\nb: " + "9" * 5000 + "\n", 2, "more than 100 digits"),
+        ("a: 1\nb: 0x" + "f" * 5000 + "\n", 2, "more than 100 digits"),
     ],
-    ids=range(22),
+    ids=range(27),
 )
 def test_what_no_configuration_holds_is_found_with_its_line(file: Path, text: str, line: int, reason: str) -> None:
     file.write_text(text)

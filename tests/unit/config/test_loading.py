@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -150,6 +151,8 @@ def test_a_key_that_the_schema_refuses_is_told_how_it_is_meant(findings: Finding
         ("bare-metal", "firecracker", "scalers[0].type: microVMs are not built yet"),
         ("name: metal", "name: -x", "scalers[0].name: must be 1 to 100 letters"),
         ("labels: [linux]", "labels: []", "scalers[0].labelSets[0].labels: must have at least one entry"),
+        ("labels: [linux]", "labels: ['']", "scalers[0].labelSets[0].labels[0]: must not be empty"),
+        ("labels: [linux]", f"labels: [{'x' * 201}]", "labels[0]: must have at most 200 characters"),
         ("version: 1", "version: '1'", "version: must be 1"),
         ("version: 1\n", "", "version: is required"),
     ],
@@ -237,3 +240,13 @@ def test_a_finding_in_scalers_d_names_its_own_file_line_and_index(file: Path, fi
 def test_a_missing_file_is_said_to_be_missing(file: Path) -> None:
     with pytest.raises(ConfigError, match=r"hatchway\.yaml: does not exist"):
         load(file)
+
+
+def test_a_file_of_thousands_of_faults_is_told_them_all_and_holds_nobody_up(findings: Findings) -> None:
+    """A worker reads its file on SIGHUP while its agents run: the time may not grow with the square of the faults."""
+    began = time.monotonic()
+
+    found = findings("version: 1\nscalers:\n" + "  - {}\n" * 6000)
+
+    assert len(found) == 4 * 6000
+    assert time.monotonic() - began < 15
