@@ -90,6 +90,12 @@ def temporal_errors() -> Iterator[None]:
     except RPCError as e:
         if e.status in away:
             raise unreachable(f"Temporal does not answer: {e.message}") from e
+        if e.status is RPCStatusCode.NOT_FOUND and e.message.startswith("Namespace "):
+            raise failed(
+                "no_namespace",
+                f"Temporal says: {e.message} Set TEMPORAL_NAMESPACE to one that is there, or make it: `temporal "
+                "operator namespace create --namespace NAME`, then `hatchway setup`",
+            ) from e
         if e.status is RPCStatusCode.NOT_FOUND:
             raise failed("not_found", f"Temporal knows nothing of it: {e.message}") from e
         if e.status in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED):

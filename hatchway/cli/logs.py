@@ -48,13 +48,26 @@ async def _logs(agent: str, lines: int, host_id: str | None, state_dir: Path | N
         agent_id = await _agent_id(agent)
         row = await Slots(db).get(agent_id)
         if row is None:
-            raise failed("not_found", f"agent {agent_id} holds no slot: its output went with its compute")
+            raise await _without_slot(agent_id, db)
         if row.host_id is None:
             raise failed("not_spawned", f"agent {agent_id} has no compute yet: nothing was spawned for it")
         async with _backend(row, db, host_id, state_dir) as backend:
             if backend.host_id != row.host_id:
                 raise _elsewhere(row)
             return agent_id, await backend.logs(agent_id, lines)
+
+
+async def _without_slot(agent_id: str, db: Database) -> Failure:
+    """Postgres alone is asked: its word is enough to tell one that has ended from one that it never heard of."""
+    from hatchway.store.outcomes import Outcomes
+
+    if await Outcomes(db).get(agent_id) is not None:
+        return failed("not_found", f"agent {agent_id} has ended: its output went with its compute")
+    return failed(
+        "not_found",
+        f"no agent {agent_id} holds a slot or is known to have ended: it may wait in the line (`hatchway show "
+        f"{agent_id}`), be long gone, or be misspelled; `hatchway list` shows what there is",
+    )
 
 
 async def _agent_id(agent: str) -> str:

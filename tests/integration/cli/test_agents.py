@@ -198,6 +198,8 @@ def test_an_agent_that_has_ended_cannot_be_told_anything(hatchway: Hatchway, ver
         ("release", "scaler-" + "0" * 32),
         ("cancel", "provision/job/absent"),
         ("forget", "x" * 2000),
+        ("logs", "scaler-" + "0" * 32),
+        ("logs", "provision/job/absent"),
     ],
 )
 def test_a_name_that_nobody_has_is_said_to_be_unknown(hatchway: Hatchway, verb: str, name: str) -> None:
@@ -205,6 +207,16 @@ def test_a_name_that_nobody_has_is_said_to_be_unknown(hatchway: Hatchway, verb: 
 
     assert done.returncode == 1
     assert json.loads(done.stderr)["error"] == "not_found"
+
+
+def test_the_output_of_an_agent_is_gone_with_it_or_was_never_there(hatchway: Hatchway) -> None:
+    ended_agent = hatchway.provision("quick", "--wait", "closed", job_id=job())["agent_id"]
+
+    of_ended, of_unknown = hatchway("logs", ended_agent), hatchway("logs", "scaler-" + "0" * 32)
+
+    assert (of_ended.returncode, of_unknown.returncode) == (1, 1)
+    assert f"agent {ended_agent} has ended" in of_ended.stderr
+    assert "misspelled" in of_unknown.stderr
 
 
 def test_the_configuration_in_force_is_shown(hatchway: Hatchway) -> None:
