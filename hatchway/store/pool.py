@@ -62,14 +62,19 @@ def translated(error: BaseException) -> StoreContended | StoreUnreachable | None
         return None
     state = error.sqlstate
     if state in CONTENDED:
-        return StoreContended(f"Postgres was busy ({state}): {error}")
+        return StoreContended(f"Postgres was busy ({state}): {_said(error)}")
     if state is None:
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-            return StoreUnreachable(f"the connection to Postgres failed: {error}")
+            return StoreUnreachable(f"the connection to Postgres failed: {_said(error)}")
         return None
     if state.startswith("08") or state in UNREACHABLE:
-        return StoreUnreachable(f"Postgres is not available ({state}): {error}")
+        return StoreUnreachable(f"Postgres is not available ({state}): {_said(error)}")
     return None
+
+
+def _said(error: BaseException) -> str:
+    """On one line: libpq breaks its advice into several, and some loggers and readers take a line for the whole."""
+    return " ".join(str(error).removeprefix("connection failed: ").split())
 
 
 class Database:
@@ -92,7 +97,7 @@ class Database:
             async with await psycopg.AsyncConnection.connect(dsn, **CONNECTION_OPTIONS):
                 pass
         except psycopg.OperationalError as error:
-            raise translated(error) or StoreUnreachable(f"Postgres refused the connection: {error}") from error
+            raise translated(error) or StoreUnreachable(f"Postgres refused the connection: {_said(error)}") from error
         pool: AsyncConnectionPool[psycopg.AsyncConnection[tuple[Any, ...]]] = AsyncConnectionPool(
             dsn,
             min_size=min_size,

@@ -46,3 +46,11 @@ def test_an_error_without_a_sqlstate_is_unreachable(error: Exception) -> None:
 )
 def test_a_bug_is_left_as_it_is(error: Exception) -> None:
     assert translated(error) is None
+
+
+def test_what_the_driver_says_on_several_lines_is_one_sentence_that_says_nothing_twice() -> None:
+    error = psycopg.OperationalError("connection failed: connection to server failed: refused\n\tIs it running?\n")
+
+    assert str(translated(error)) == (
+        "the connection to Postgres failed: connection to server failed: refused Is it running?"
+    )
