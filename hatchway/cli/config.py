@@ -11,7 +11,7 @@ import typer
 
 from hatchway.cli.connections import database, run_async, temporal, temporal_errors
 from hatchway.cli.failures import failed
-from hatchway.cli.output import JsonOption, as_json, counted, emit, table
+from hatchway.cli.output import JsonOption, as_json, cell, counted, emit, table
 
 if TYPE_CHECKING:
     from hatchway.config.plan import Plan
@@ -112,8 +112,8 @@ def show(
         return
     import json as jsonlib
 
-    print(f"# version {found.version}, applied {found.applied_at:%Y-%m-%d %H:%M:%S} by {found.applied_by}")
-    print(f"# from {found.source}" + (f": {found.note}" if found.note else ""))
+    print(f"# version {found.version}, applied {cell(found.applied_at)} by {cell(found.applied_by)}")
+    print(f"# from {cell(found.source)}" + (f": {cell(found.note)}" if found.note else ""))
     print(jsonlib.dumps(jsonlib.loads(as_json(found.content)), indent=2, ensure_ascii=False))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -56,7 +56,8 @@ def cell(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(cell, value))
     if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d %H:%M:%S}"
+        # In UTC whatever the session's time zone: a server's or PGTZ's would be read as this machine's.
+        return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
     if isinstance(value, timedelta):
         return f"{value.total_seconds():g} s"
     if isinstance(value, Enum):

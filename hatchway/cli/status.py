@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -165,4 +165,4 @@ def _ago(seconds: float) -> str:
 
 
 def _clock(at: datetime) -> str:
-    return f"{at:%H:%M:%S} UTC"
+    return f"{at.astimezone(UTC):%H:%M:%S} UTC"

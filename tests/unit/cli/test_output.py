@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -25,7 +25,8 @@ NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
         (["a", "b"], "a, b"),
         ({"a": 1, "b": None}, "a 1"),
         (timedelta(seconds=90), "90 s"),
-        (NOON, "2026-01-02 12:00:00"),
+        (NOON, "2026-01-02 12:00:00 UTC"),
+        (NOON.astimezone(timezone(timedelta(hours=-5))), "2026-01-02 12:00:00 UTC"),
         (ProvisionState.TEARING_DOWN, "tearing-down"),
         ("red\x1b[31m\nnext", "red [31m next"),
     ],
