@@ -38,6 +38,8 @@ def check_scaler(scaler: Scaler, secrets: SecretsConfig | None) -> Iterator[Prob
     """One scaler by itself. `secrets` is None when that section could not be read: references are not checked then."""
     yield from _check_times(scaler)
     yield from _check_platform(scaler)
+    for key, labels in (("mandatoryLabels", scaler.mandatory_labels), ("roles", scaler.roles)):
+        yield from _check_printable(key, labels)
     yield from _check_orchestrator_url(scaler)
     for index, label_set in enumerate(scaler.label_sets):
         for path, message in (*_check_labels(scaler, label_set), *_check_env(label_set, secrets)):

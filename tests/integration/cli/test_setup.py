@@ -63,6 +63,21 @@ async def test_an_attribute_of_another_type_is_refused_with_the_command_that_rem
         await register_search_attributes(bare_temporal)
 
 
+@pytest.mark.parametrize("command", ["setup", "doctor"])
+def test_a_namespace_that_is_not_there_is_told_with_what_makes_it(
+    elsewhere: Hatchway, temporal: TemporalServer, database_url: str, command: str
+) -> None:
+    own = {"TEMPORAL_ADDRESS": temporal.address, "TEMPORAL_NAMESPACE": "absent", "DATABASE_URL": database_url}
+
+    done = elsewhere(command, "--json", **own)
+
+    assert done.returncode == 1
+    error = json.loads(done.stderr)
+    assert error["error"] == "no_namespace"
+    assert "absent" in error["message"]
+    assert "operator namespace create" in error["message"]
+
+
 async def test_a_database_stays_with_its_namespace(
     elsewhere: Hatchway, bare_temporal: Client, temporal: TemporalServer, database_url: str
 ) -> None:

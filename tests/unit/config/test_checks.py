@@ -84,6 +84,7 @@ def test_a_scaler_that_means_what_it_says_is_let_through(scaler: dict[str, Any])
         (with_set(METAL, labels=["linux\u200b"]), "labelSets[0].labels[0]", "cannot be seen"),
         (with_set(METAL, labels=["a\nb"]), "labelSets[0].labels[0]", "cannot be seen"),
         (with_set(METAL, excludeLabels=["gpu\x1b[2J"]), "labelSets[0].excludeLabels[0]", "cannot be seen"),
+        (metal(roles=["build\u200b"]), "roles[0]", "cannot be seen"),
         (with_set(METAL, env={"KICI_AGENT_ID": "x"}), "labelSets[0].env.KICI_AGENT_ID", "reserved"),
         (with_set(METAL, env={"HATCHWAY_X": "x"}), "labelSets[0].env.HATCHWAY_X", "reserved"),
         (with_set(METAL, env={"A-B": "x"}), "labelSets[0].env.A-B", "no variable name"),

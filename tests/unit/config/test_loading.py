@@ -130,6 +130,7 @@ def test_what_cannot_be_read_is_spoken_of_once_and_blamed_for_nothing_else(
         ("provisioningTargets: []", "belongs to scalers of the type event, which are not built yet; remove it"),
         ("hosts: build-1", "must be a list"),
         ("hosts: [build 1]", "must be 1 to 100 letters, digits, dots, underscores and dashes"),
+        ('mandatoryLabels: ["linux\\u200b"]', "mandatoryLabels[0]: holds a character that cannot be seen"),
         ("stopGraceSeconds: 1.5", "must be a whole number"),
         ("stopGraceSeconds: 601", "must be less than or equal to 600"),
         ("orchestratorUrl: 8780", "must be a text; put a number or a true/false in quotes"),
