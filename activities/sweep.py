@@ -12,7 +12,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.errors import store_errors
 from hatchway.liveness import workflow_is_gone
 from hatchway.metrics import Metrics
-from hatchway.model import EndReason, GrantedRequest, SweepRequest, SweptStep
+from hatchway.model import GrantedRequest, SweepRequest, SweptStep
 from hatchway.store.rows import Wake
 from hatchway.store.slots import Slots
 from hatchway.store.waiters import Line
@@ -84,10 +84,12 @@ class SweepActivities:
         return returned.wake
 
     async def _leave(self, waiter: Wake, done: dict[str, int]) -> None:
-        """Its place goes to those behind it. Should it have got a slot meanwhile, that goes too: nobody is there."""
-        released = await self._slots.release(waiter.agent_id, EndReason.CANCELLED.value)
+        """Its place goes to those behind it, or the grant that it has got meanwhile; not a slot that it has taken up,
+        whose compute may still run.
+        """
+        returned = await self._slots.returned(waiter.agent_id)
         done["left"] += 1
-        await self._hand_over(released.wake, done)
+        await self._hand_over(returned.wake, done)
 
     async def _signal(self, wake: Wake) -> bool:
         """False: no workflow of that id is open."""

@@ -207,9 +207,9 @@ class WarmActivities:
             for taken in await self._warm.unanswered(UNANSWERED_AFTER):
                 activity.heartbeat()
                 if await workflow_is_gone(self._temporal, taken.taker.workflow_id, taken.taker.first_run_id):
-                    given_back = await self._warm.give_back(taken.taker.agent_id)
-                    await wake(self._temporal, self._slots, given_back.wake)
-                    done["let_go"] += given_back.bound is None
+                    returned = await self._slots.returned(taken.taker.agent_id)
+                    await wake(self._temporal, self._slots, returned.wake)
+                    done["let_go"] += returned.existed
                 else:  # its line gave it the agent, and the signal that told it so is lost
                     await wake(self._temporal, self._slots, [taken.taker])
             for scaler in await self._worth_a_look(config):

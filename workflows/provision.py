@@ -132,7 +132,8 @@ class ProvisionWorkflow(Messages):
             )
             if answer.kind is ReserveKind.HELD and answer.slot:
                 return answer.slot
-            if self._over():  # leaving lets go of a warm agent too
+            bound = answer.slot.bound if answer.slot else None
+            if self._over() and not bound:  # leaving lets go of a warm agent too, unless that is at the job already
                 raise await self._leave_line(self._end())
             if answer.kind is ReserveKind.WARM and answer.slot and answer.warm:
                 self._following = await Following.bind(self._agent_id, self.request, answer.warm, answer.slot.scaler)
@@ -165,7 +166,7 @@ class ProvisionWorkflow(Messages):
         if not self._seen.adopted_by and not (await self._resolve_auth() and await self._spawn_and_await_adoption()):
             return
         if self.request.warm_for:
-            self._bound = slot.bound
+            self._bound = self._bound or slot.bound  # a bind may have come before the adoption's answer
             self._enter(S.ACTIVE, "a job", upsert=True)
             await self._stand_ready()
             self._deadline_at = _at(self._lifetime)

@@ -118,7 +118,9 @@ class Slots:
         return await self._release({"agent_id": agent_id, "end_reason": end_reason, "result": result})
 
     async def returned(self, agent_id: str) -> Released:
-        """Give back a grant whose workflow is gone (its signal was answered NOT_FOUND). Not once it was taken up."""
+        """Give back the grant, the place in the line or the taken warm agent of a workflow that is gone (its signal was
+        answered NOT_FOUND). Not a slot that it has taken up: its compute may still run.
+        """
         return await self._release({"agent_id": agent_id, "end_reason": "cancelled", "only_granted": True})
 
     async def _release(self, arguments: Mapping[str, Any]) -> Released:

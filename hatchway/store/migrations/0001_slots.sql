@@ -146,6 +146,7 @@ begin
     if answer is not null then
       return answer;
     end if;
+    seen.waits := exists (select from scaler_waiters where agent_id = v_agent);   -- it may be back at its place
   end if;
   if seen.served then
     answer := hatchway_job_served(v_job);
@@ -190,7 +191,8 @@ begin
     end if;
   end if;
 
-  if seen.waits and w.config_version is distinct from (args->>'config_version')::bigint then  -- planned anew
+  if seen.waits and (w.config_version is distinct from (args->>'config_version')::bigint
+                     or w.spawn ? 'plan_anew') then
     v_lines := v_lines || hatchway_leave(v_agent);
     perform hatchway_enter(args, w.seq, w.enqueued_at);
   end if;
@@ -221,8 +223,8 @@ begin
   return answer || jsonb_build_object('wake', hatchway_wake(seen.waits));
 end $$;
 
--- Also leaves the line, also fences a reserve that is still on its way; safe to repeat.
--- args: agent_id, end_reason, result, only_granted (the grant of a workflow that is gone: not once it was taken up)
+-- Also leaves the line, also fences a reserve that is still on its way; safe to repeat. args: agent_id, end_reason, result,
+-- only_granted (the grant or the place of a workflow that is gone: not once a slot was taken up, as its compute may run)
 create function hatchway_release(args jsonb) returns jsonb
 language plpgsql set search_path = public, pg_temp as $$
 declare
@@ -244,18 +246,19 @@ begin
    where agent_id = v_agent and (state = 'granted' or not coalesce((args->>'only_granted')::boolean, false))
   returning * into s;
   existed := found;
-  if not existed and (args->>'only_granted')::boolean then
+  select * into w from scaler_waiters where agent_id = v_agent order by rank limit 1;
+  if not existed and w.agent_id is null and (args->>'only_granted')::boolean then
     return jsonb_build_object('existed', untaken is not null, 'wake', hatchway_offer(array[untaken]));
   end if;
   delete from scaler_agent_presence where agent_id = v_agent;
-  select * into w from scaler_waiters where agent_id = v_agent order by rank limit 1;
   opened := opened || coalesce(s.scaler_name, '') || hatchway_leave(v_agent);
   o := hatchway_record_end(v_agent, s.scaler_name, coalesce(hatchway_job(s), w.job_id),
                            args->>'end_reason', args->>'result', true);
   if existed or w.agent_id is not null then
     perform hatchway_pump(opened);
   end if;
-  return jsonb_build_object('existed', existed, 'end_reason', o.end_reason, 'result', o.result,
+  return jsonb_build_object('existed', existed or (untaken is not null and (args->>'only_granted')::boolean is true),
+                            'end_reason', o.end_reason, 'result', o.result,
                             'wake', hatchway_wake(not existed) || hatchway_offer(array[untaken]));
                                                         -- a repeat: the first reply may be lost
 end $$;

@@ -85,6 +85,7 @@ create table scaler_spawning_agents (
   bound_workflow_id     text,
   bound_first_run_id    text,
   taken_at              timestamptz,                    -- when that was
+  taken_from            jsonb,                          -- the taker's place in the line, should it have to go back
   bound_at              timestamptz,                    -- when its workflow took the job on: from then on it runs it
   config_version        bigint,
   state_version         bigint not null default 1,

@@ -69,12 +69,14 @@ end $$;
 
 -- Called again by who has taken one, or by a later start of the same workflow, whose earlier one is closed then. One
 -- that its workflow never took on, and now does not any more, is let go of: a fresh look. args as of reserve
+-- A later start is another request, which never stood in the line.
 create function hatchway_taken(args jsonb) returns jsonb language plpgsql as $$
 declare
   s scaler_spawning_agents;
 begin
   update scaler_spawning_agents
-     set bound_by = args->>'agent_id', bound_first_run_id = args#>>'{spawn,workflow_first_run_id}', taken_at = now()
+     set bound_by = args->>'agent_id', bound_first_run_id = args#>>'{spawn,workflow_first_run_id}', taken_at = now(),
+         taken_from = null
    where bound_job_id = args->>'job_id' and bound_at is null and state <> 'closing'
      and bound_workflow_id = args->>'workflow_id' and bound_by <> args->>'agent_id';
   select * into s from scaler_spawning_agents where bound_by = args->>'agent_id' order by taken_at desc limit 1;
@@ -88,21 +90,33 @@ begin
   return hatchway_warm(s);
 end $$;
 
--- Lets go of what p_by has taken, unless the agent's workflow has taken the job on. Answers its scaler.
+-- Lets go of what p_by has taken, unless the agent's workflow has taken the job on. Answers its scaler. A taker that the
+-- line gave it to stands there again, at its place: an agent that died under it must not cost it its turn. Its next
+-- reserve plans it anew, and until then it is offered no other: it may be about to refuse them all.
 create function hatchway_untake(p_by text) returns text language plpgsql as $$
 declare
   s scaler_spawning_agents;
 begin
+  select * into s from scaler_spawning_agents where bound_by = p_by and bound_at is null for no key update;
+  if not found then
+    return null;
+  end if;
   update scaler_spawning_agents
      set bound_job_id = null, run_id = null, bound_by = null, bound_workflow_id = null, bound_first_run_id = null,
-         taken_at = null, state_version = state_version + 1
-   where bound_by = p_by and bound_at is null
-  returning * into s;
+         taken_at = null, taken_from = null, state_version = state_version + 1
+   where agent_id = s.agent_id;
+  insert into scaler_waiters (agent_id, rank, scaler_name, priority, seq, mcpu, mem_bytes, workflow_id, job_id, spawn,
+                              config_version, parked, enqueued_at, deadline_at)
+  select w.agent_id, w.rank, w.scaler_name, w.priority, w.seq, w.mcpu, w.mem_bytes, w.workflow_id, w.job_id,
+         (w.spawn - 'takes_warm') || '{"plan_anew": true}', w.config_version,
+         not hatchway_ever(w.scaler_name, w.mcpu, w.mem_bytes), w.enqueued_at, w.deadline_at
+    from jsonb_populate_recordset(null::scaler_waiters, s.taken_from) w;
   return s.scaler_name;
 end $$;
 
 -- Ready agents for those who wait for these scalers: each to the head of the line, if it is what that one wants. The
--- answer names them like grants; the next reserve of each answers with its agent. Under the admission lock.
+-- answer names them like grants; the next reserve of each answers with its agent. Where nobody is admitted, nobody gets
+-- one: it may have become ready after the drain. Under the admission lock.
 create function hatchway_offer(p_scalers text[]) returns jsonb language plpgsql as $$
 declare
   v_scaler text;
@@ -111,6 +125,7 @@ declare
   told     jsonb := '[]';
 begin
   foreach v_scaler in array p_scalers loop
+    continue when not exists (select from scaler_capacity where scaler_name = v_scaler and accepting);
     loop
       select * into head
         from scaler_waiters
@@ -121,6 +136,9 @@ begin
       s := hatchway_take_warm(head.agent_id, v_scaler, head.spawn->>'takes_warm', head.workflow_id,
                               head.spawn->>'workflow_first_run_id', head.job_id, head.spawn->>'run_id');
       exit when s.agent_id is null;
+      update scaler_spawning_agents
+         set taken_from = (select jsonb_agg(to_jsonb(w)) from scaler_waiters w where w.agent_id = head.agent_id)
+       where agent_id = s.agent_id;
       perform hatchway_pump(hatchway_leave(head.agent_id));
       told := told || jsonb_build_object('workflow_id', head.workflow_id, 'agent_id', head.agent_id,
                                          'workflow_first_run_id', head.spawn->>'workflow_first_run_id');
@@ -157,14 +175,17 @@ begin
   return null;
 end $$;
 
--- Its workflow takes the job on. args: agent_id, job_id. Answers who has taken it, or null.
+-- Its workflow takes the job on. args: agent_id, job_id. Answers who has taken it, or null. The row is locked by a
+-- statement of its own: a completion only locks it, so an update that waited for one would judge by what it saw before,
+-- and give the job to an agent that had just ended without it.
 create function hatchway_bind(args jsonb) returns jsonb
 language plpgsql set search_path = public, pg_temp as $$
 declare
   s scaler_spawning_agents;
 begin
+  perform from scaler_spawning_agents where agent_id = args->>'agent_id' for no key update;
   update scaler_spawning_agents
-     set bound_at = coalesce(bound_at, now()), state_version = state_version + 1
+     set bound_at = coalesce(bound_at, now()), taken_from = null, state_version = state_version + 1
    where agent_id = args->>'agent_id'
      and bound_job_id = args->>'job_id'
      and bound_by is not null
