@@ -14,7 +14,7 @@ from hatchway.store.slots import Slots
 from hatchway.store.warm import WarmAgents
 from tests.support.lab import Lab
 from tests.support.namespaces import until
-from tests.support.pools import SHAPE, pooled, started_of
+from tests.support.pools import SHAPE, filled, pooled, started_of
 
 S = ProvisionState
 KEY = "as-it-is-made-now"
@@ -126,7 +126,9 @@ async def test_jobs_and_pool_together_stay_within_the_cap(lab: Lab) -> None:
     than five at once, so that now somebody waits, and now the pool is filled.
     """
     await lab.apply(pooled(size=2, maxAgents=4))
+    await filled(lab, 2)
     served: list[str] = []
+    over = asyncio.Event()
     warm: set[str] = set()
     at_once = asyncio.Semaphore(5)
 
@@ -142,8 +144,8 @@ async def test_jobs_and_pool_together_stay_within_the_cap(lab: Lab) -> None:
             await lab.outcome(started)
 
     async def agents() -> None:
-        """Every agent that is made registers."""
-        while True:
+        """Every agent that is made registers. Ends by the event: a cancelled update raises like one that is refused."""
+        while not over.is_set():
             for row in await lab.slots.list():
                 if row.compute and not row.adopted and not row.closing:
                     try:
@@ -161,6 +163,7 @@ async def test_jobs_and_pool_together_stay_within_the_cap(lab: Lab) -> None:
     try:
         await asyncio.wait_for(asyncio.gather(*(job(n) for n in range(40))), 150)
     finally:
+        over.set()
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
