@@ -229,6 +229,7 @@ def _reservation(wanted: Reservation) -> dict[str, Any]:
         "agent_id": wanted.agent_id,
         "workflow_id": wanted.workflow_id,
         "job_id": wanted.job_id,
+        "takes_warm": wanted.job_id is not None and any(c.takes_warm for c in wanted.candidates),
         "priority": wanted.priority,
         "wait": wanted.wait,
         "config_version": wanted.config_version,

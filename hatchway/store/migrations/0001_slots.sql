@@ -48,12 +48,20 @@ begin
 end $$;
 
 -- The answer to whoever holds a slot. `older`: closing rows of its job, which may have nobody at them.
-create function hatchway_held(s scaler_spawning_agents, p_resumed boolean, p_wake jsonb) returns jsonb
-language sql stable as $$
-  select jsonb_build_object('answer', 'held', 'resumed', p_resumed, 'row', hatchway_row(s), 'wake', p_wake,
-           'older', (select jsonb_agg(hatchway_row(o))
-                       from scaler_spawning_agents o
-                      where o.bound_job_id = s.bound_job_id and o.agent_id <> s.agent_id and o.state = 'closing')) $$;
+-- In plpgsql, which keeps its plans: a function in SQL is planned anew at each call, under the admission lock.
+create function hatchway_held(s scaler_spawning_agents, p_resumed boolean, p_wake jsonb, p_older boolean default true)
+returns jsonb language plpgsql stable as $$
+declare
+  older jsonb;
+begin
+  if p_older then
+    select jsonb_agg(hatchway_row(o)) into older
+      from scaler_spawning_agents o
+     where o.bound_job_id = s.bound_job_id and o.agent_id <> s.agent_id and o.state = 'closing';
+  end if;
+  return jsonb_build_object('answer', 'held', 'resumed', p_resumed, 'row', hatchway_row(s), 'wake', p_wake,
+                            'older', older);
+end $$;
 
 -- The outcome of the agent that served this job, as long as it is kept; also while its row still stands.
 create function hatchway_job_served(p_job text) returns jsonb language sql stable as $$
@@ -76,6 +84,10 @@ create function hatchway_bounds(p_candidates jsonb, p_position int) returns json
          order by i)
     from jsonb_array_elements(p_candidates) with ordinality x (c, i) $$;
 
+-- The scalers that would do.
+create function hatchway_wanted(args jsonb) returns text[] language sql immutable as $$
+  select array(select c->>'scaler' from jsonb_array_elements(args->'candidates') x (c)) $$;
+
 -- Puts an agent in the line, at its old place if it had one.
 create function hatchway_enter(args jsonb, p_seq bigint, p_enqueued_at timestamptz) returns void language sql as $$
   insert into scaler_waiters (agent_id, rank, scaler_name, priority, seq, mcpu, mem_bytes, workflow_id, job_id, spawn,
@@ -89,8 +101,8 @@ create function hatchway_enter(args jsonb, p_seq bigint, p_enqueued_at timestamp
 
 -- args: agent_id, workflow_id, job_id, priority, wait, config_version, wait_timeout_s,
 --       spawn {run_id, workflow_first_run_id, owner_instance_id, reserved_for_s},
---       candidates [{scaler, mcpu, mem_bytes, takes_warm, spawn {label_set, mandatory_labels, ..., made_warm}}], best
---       first; warm_target: a warm pool's fill, which has one candidate and does not wait
+--       takes_warm (any of them), candidates [{scaler, mcpu, mem_bytes, takes_warm, spawn {label_set, mandatory_labels, ...,
+--       made_warm}}], best first; warm_target: a warm pool's fill, which has one candidate and does not wait
 create function hatchway_reserve(args jsonb) returns jsonb
 language plpgsql set search_path = public, pg_temp as $$
 declare
@@ -129,14 +141,18 @@ begin
          exists (select from scaler_agent_jobs where job_id = v_job and completed_at is not null)
            or exists (select from scaler_provision_outcomes
                        where job_id = v_job and end_reason = 'completed' and adopted_at is not null) as served,
-         exists (select from scaler_spawning_agents
-                  where bound_job_id = v_job and state <> 'closing' and agent_id <> v_agent)
+         others.live is true
            or exists (select from scaler_waiters where job_id = v_job and rank = 1 and agent_id <> v_agent) as taken,
+         others.bound is true as bound,
+         others.closing is true as older,
          exists (select from scaler_waiters where agent_id = v_agent) as waits,
-         exists (select from scaler_spawning_agents where bound_by = v_agent) as bound,
          -- By the index: after a long line has gone, a scan would read its dead rows until a vacuum.
          (select agent_id from scaler_waiters where rank = 1 order by priority, seq limit 1) is null as nobody_waits
-    into seen;
+    into seen
+    from (select bool_or(state <> 'closing') as live, bool_or(state = 'closing') as closing,
+                 bool_or(bound_by = v_agent) as bound
+            from scaler_spawning_agents
+           where bound_job_id = v_job and agent_id <> v_agent) others;
   if seen.ended then
     select * into o from scaler_provision_outcomes where agent_id = v_agent;
     return jsonb_build_object('answer', 'already-ended', 'end_reason', o.end_reason);
@@ -166,31 +182,31 @@ begin
     if answer is not null then
       return answer;
     end if;
-  elsif not seen.waits and v_job is not null then       -- an agent that stands ready is better than a slot
+  elsif not seen.waits and (args->>'takes_warm')::boolean then   -- an agent that stands ready is better than a slot
     answer := hatchway_take_ready(args);
     if answer is not null then
       return answer;
     end if;
   end if;
 
-  v_lines := array(select x.c->>'scaler' from jsonb_array_elements(args->'candidates') x (c));
   if seen.waits then
     select * into w from scaler_waiters where agent_id = v_agent order by rank limit 1;
   -- Nobody to be fair to. Whoever waits for scalers out of reach waits for one that is full in itself, or every scaler
   -- that shares the scope is out of reach as well: what this one needs is held by nobody.
-  elsif seen.nobody_waits or cardinality(hatchway_reach(v_lines)) = 0 then
+  elsif seen.nobody_waits or cardinality(hatchway_reach(hatchway_wanted(args))) = 0 then
     for c in select value from jsonb_array_elements(args->'candidates') loop
       continue when hatchway_bound(c->>'scaler', (c->>'mcpu')::bigint, (c->>'mem_bytes')::bigint) is not null;
       s := hatchway_take('reserved', v_agent, c->>'scaler', (c->>'mcpu')::bigint, (c->>'mem_bytes')::bigint,
                          args->>'workflow_id', v_job, (args->'spawn') || (c->'spawn'),
                          (args->>'config_version')::bigint);
-      return hatchway_held(s, false, '[]');
+      return hatchway_held(s, false, '[]', seen.older);
     end loop;
     if seen.nobody_waits and not v_wait then
       return jsonb_build_object('answer', 'refused', 'bound', hatchway_bounds(args->'candidates', 1));
     end if;
   end if;
 
+  v_lines := hatchway_wanted(args);
   if seen.waits and (w.config_version is distinct from (args->>'config_version')::bigint
                      or w.spawn ? 'plan_anew') then
     v_lines := v_lines || hatchway_leave(v_agent);
