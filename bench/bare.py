@@ -129,11 +129,14 @@ class WithAnAgent:
         await remote(BareActivities.teardown, HOST)
         await self._step(BareActivities.release)
 
-    async def adopt(self) -> None:
+    @workflow.update
+    async def adopt(self, ask: Nothing) -> Nothing:
         await self._step(BareActivities.adopt)
         self._adopted = True
+        return ask
 
-    def release(self) -> None:
+    @workflow.signal
+    def release(self, ask: Nothing) -> None:
         self._released = True
 
 
@@ -149,47 +152,29 @@ def upsert(state: str) -> None:
 
 
 @workflow.defn
-class Shaped:
+class Shaped(WithAnAgent):
     """`Bare` with what a provision has beside its activities."""
 
     def __init__(self) -> None:
-        self._shape = WithAnAgent(remote)
+        super().__init__(remote)
 
     @workflow.run
     async def run(self, ask: Nothing) -> Nothing:
-        await self._shape.serve()
+        await self.serve()
         return ask
-
-    @workflow.update
-    async def adopt(self, ask: Nothing) -> Nothing:
-        await self._shape.adopt()
-        return ask
-
-    @workflow.signal
-    def release(self, ask: Nothing) -> None:
-        self._shape.release()
 
 
 @workflow.defn
-class LocalShaped:
+class LocalShaped(WithAnAgent):
     """`LocalBare` with the same."""
 
     def __init__(self) -> None:
-        self._shape = WithAnAgent(local)
+        super().__init__(local)
 
     @workflow.run
     async def run(self, ask: Nothing) -> Nothing:
-        await self._shape.serve()
+        await self.serve()
         return ask
-
-    @workflow.update
-    async def adopt(self, ask: Nothing) -> Nothing:
-        await self._shape.adopt()
-        return ask
-
-    @workflow.signal
-    def release(self, ask: Nothing) -> None:
-        self._shape.release()
 
 
 class BareWorkers:
