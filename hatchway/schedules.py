@@ -65,7 +65,7 @@ SWEEP = Scheduled(
     workflow="SweepWorkflow",
     request=SweepRequest(),
     every=timedelta(seconds=60),
-    summary="one pass over the waiting line",
+    summary="one pass over the waiting line and the warm pools",
 )
 
 ALL = (SWEEP,)
