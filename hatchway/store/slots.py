@@ -184,19 +184,6 @@ class Slots:
         )
         return [SpawnRow.from_json(row) for (row,) in rows]
 
-    async def by_job(self, job_id: str) -> list[SpawnRow]:
-        """Every agent bound to this job: at most one that is live, and those that are still being torn down."""
-        rows = await self._db.fetch_all(
-            """
-            select hatchway_row(s)
-              from scaler_spawning_agents s
-             where bound_job_id = %(job_id)s
-             order by state = 'closing', spawned_at
-            """,
-            {"job_id": job_id},
-        )
-        return [SpawnRow.from_json(row) for (row,) in rows]
-
     async def waiting(self, agent_id: str) -> int | None:
         """The agent's place in the line, 1 is next; None when it does not wait."""
         position: int | None = await self._db.fetch_value(

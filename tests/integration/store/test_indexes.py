@@ -60,7 +60,6 @@ async def steps(db: Database, agent: str) -> list[tuple[str, Callable[[], Awaita
         ("release", lambda: slots.release(agent, "completed", "succeeded")),
         ("outcome", lambda: outcomes.get(agent)),
         ("outcomes of a job", lambda: outcomes.by_job("oj77")),
-        ("rows of a job", lambda: slots.by_job("j77")),
         ("place in the line", lambda: slots.waiting("w3")),
     ]
 
