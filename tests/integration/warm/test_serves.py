@@ -323,7 +323,7 @@ async def test_the_page_and_the_list_lead_to_the_agent_that_has_the_job(lab: Lab
     started = await taken(lab, "job-1")
 
     status = await lab.status(started)
-    rows = await lab.slots.by_job("job-1")
+    rows = [row for row in await lab.slots.list() if row.bound_job_id == "job-1"]
 
     assert warm.agent_id in status.waiting_for
     assert [row.agent_id for row in rows] == [warm.agent_id]
