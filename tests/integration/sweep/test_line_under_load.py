@@ -106,11 +106,8 @@ async def test_nothing_is_lost_while_the_only_worker_is_away_for_ten_minutes(bar
     lab = bare_lab
     await lab.apply(laptop(maxAgents=1))
     async with control_worker(lab):
-        holder = await lab.provision(job_id="holder")
-        await lab.reaches(holder, S.AWAITING_ADOPTION)
+        holder, first, second = await _one_after_another(lab, 3)
         await lab.adopt(holder)
-        first, second = await lab.provision(job_id="job-1"), await lab.provision(job_id="job-2")
-        await asyncio.gather(lab.reaches(first, S.QUEUED), lab.reaches(second, S.QUEUED))
 
     await lab.complete(holder)
     await lab.slots.release(holder.agent_id, "completed")  # the grant that nobody signals
