@@ -15,11 +15,10 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-import signal
 import sys
 import uuid
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from importlib.metadata import version
@@ -27,6 +26,7 @@ from pathlib import Path
 
 import structlog
 from temporalio.client import Client
+from temporalio.common import WorkerDeploymentVersion
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 
@@ -47,10 +47,12 @@ from hatchway.config.current import CurrentConfig
 from hatchway.config.file import ConfigFile, reloading
 from hatchway.config.schema import Scaler, ScalerType
 from hatchway.errors import ConfigError, HatchwayError, StoreUnreachable
+from hatchway.handing_back import CORE_MARGIN, DEFAULT_GRACEFUL, HandingBack, shut_down
 from hatchway.host.identity import boot_id, default_state_dir, host_id_of_machine
 from hatchway.host.watch import HostWatch
 from hatchway.labels import platform_of
 from hatchway.model import ComputeExit
+from hatchway.signals import heed_signals, leave_at_once
 from hatchway.store.adoption import Adoption
 from hatchway.store.backoff import Backoff
 from hatchway.store.census import Census
@@ -65,7 +67,9 @@ from hatchway.store.slots import Slots
 from hatchway.store.waiters import Line
 from hatchway.store.warm import WarmAgents
 from hatchway.task_queues import CONTROL, host_queue, spawn_queue
+from hatchway.versioning import versioned
 from hatchway.waking import wake_all
+from hatchway.worker_health import Polling, answering
 
 log = structlog.get_logger("hatchway.worker")
 
@@ -80,9 +84,6 @@ STICKY_LIMIT = timedelta(seconds=2)
 
 HEARTBEAT_THROTTLE = timedelta(seconds=5)
 """A cancel reaches a running spawn with its next heartbeat: at most this much later."""
-
-GRACE = timedelta(seconds=20)
-"""What a running activity gets on SIGTERM before it is handed back for another worker to retry."""
 
 HOST_SLOTS = 50
 
@@ -101,6 +102,12 @@ class WorkerSettings:
     gateway_url: str = "http://127.0.0.1:8780"
     metrics_port: int | None = None
     """Prometheus metrics on 127.0.0.1; None: no page."""
+    health: str | None = None
+    """HOST:PORT that answers /healthz and /readyz; None: no port."""
+    graceful: timedelta = DEFAULT_GRACEFUL
+    """What a running activity gets on SIGTERM before it is handed back for another worker to take up."""
+    version: WorkerDeploymentVersion | None = None
+    """The worker deployment and the build that this is, which Temporal then routes workflows by; None: neither."""
 
     @property
     def metrics_bind(self) -> str | None:
@@ -113,8 +120,9 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None, tempo
     `temporal` defaults to a client from Temporal's own environment and profiles. With `stop` given, signals are the
     caller's.
     """
-    hangup = asyncio.Event()
-    stop = stop or _heed_signals(hangup)
+    hangup, at_once = asyncio.Event(), asyncio.Event()
+    own_signals = stop is None
+    stop = stop or heed_signals(hangup, at_once)
     async with AsyncExitStack() as stack:
         db = await stack.enter_async_context(Database.open(settings.database_url, max_size=20))
         await check_revision(db)
@@ -128,7 +136,10 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None, tempo
         await config.current()
         fleet = Fleet(settings, db, temporal, config, await installation_id(db))
         async with reloading(file, hangup):
-            await fleet.run(stop)
+            await fleet.run(stop, at_once)
+        if own_signals and fleet.left_something_behind:
+            # Its thread or its cleanup hangs, and an orderly end would wait for that.
+            leave_at_once()
 
 
 async def probe_search_attributes(temporal: Client) -> None:
@@ -153,6 +164,7 @@ class Fleet:
     ) -> None:
         self._settings = settings
         self._temporal = temporal
+        self._db = db
         self._config = config
         self._machine = settings.host_id or host_id_of_machine(settings.state_dir / "host-id")
         self._instance_id = f"worker-{self._machine}-{uuid.uuid4().hex[:8]}"
@@ -180,10 +192,17 @@ class Fleet:
         self._workers: dict[tuple[str, int], tuple[Worker, asyncio.Task[None]]] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._config_trouble: str | None = None
+        self._polling = Polling()
+        self._handing_back = HandingBack()
+        self.left_something_behind = False
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`; then let running activities finish, and leave all compute alone."""
+    async def run(self, stop: asyncio.Event, at_once: asyncio.Event) -> None:
+        """Serve until `stop`; then let running activities finish, or not, `at_once`. Leaves all compute alone."""
         await self._refuse_a_second_machine()
+        async with answering(self._settings.health, self._db, self._temporal, self.polling):
+            await self._serve(stop, at_once)
+
+    async def _serve(self, stop: asyncio.Event, at_once: asyncio.Event) -> None:
         self._start((CONTROL, 0), self._control_worker())
         beating = asyncio.create_task(self._beat())
         stopping = asyncio.create_task(stop.wait())
@@ -198,12 +217,16 @@ class Fleet:
                 for task in done - {stopping}:
                     task.result()  # what ends by itself here has failed for good: so has this process
         finally:
-            log.info("stopping: running activities may finish", grace_s=GRACE.total_seconds())
             beating.cancel()
             stopping.cancel()
             for task in (*self._connecting.values(), *self._watches.values()):
                 task.cancel()
-            await asyncio.gather(*self._leaving, *(worker.shutdown() for worker, _ in self._workers.values()))
+            self._polling = Polling(trouble="it was told to stop")
+            left = await shut_down(
+                [worker for worker, _ in self._workers.values()], self._leaving, self._handing_back,
+                self._settings.graceful, at_once,
+            )  # fmt: skip
+            self.left_something_behind = not left
             await asyncio.gather(*(backend.close() for backend in self._backends.values()))
 
     def _running(self) -> list[asyncio.Task[None]]:
@@ -215,11 +238,12 @@ class Fleet:
     async def _reconcile(self) -> None:
         """Start what the configuration asks for and does not run yet; stop what it does not ask for any more."""
         try:
-            _, config = await self._config.current()
+            number, config = await self._config.current()
         except (StoreUnreachable, ConfigError) as e:  # ConfigError: a newer release has applied what this cannot read
             if str(e) != self._config_trouble:  # this is asked twice a second
                 log.warning("the configuration cannot be read; going on with what runs", error=str(e))
             self._config_trouble = str(e)
+            self._polling = replace(self._polling, trouble=f"the configuration cannot be read: {e}")
             return
         self._config_trouble = None
         wanted: dict[tuple[str, int], ComputeActivities] = {}
@@ -236,16 +260,34 @@ class Fleet:
             worker, _ = self._workers.pop(key)
             log.info("task queue left", task_queue=key[0])
             self._leaving.append(asyncio.create_task(worker.shutdown()))
+        away = [scaler.name for scaler in config.scalers if self._backend_key(scaler) not in self._backends]
+        self._polling = Polling(
+            config_version=number,
+            polled=sorted({queue for queue, _ in self._workers}),
+            missing=sorted({queue for queue, _ in wanted.keys() - self._workers.keys()}),
+            unreached=away,
+            served=len(config.scalers) - len(away),
+            deployment=str(self._settings.version.to_canonical_string()) if self._settings.version else None,
+        )
+
+    def polling(self) -> Polling:
+        """What it polls, as of the last look at the configuration; a Worker that has ended is missing at once."""
+        ended = {queue for (queue, _), (_, task) in self._workers.items() if task.done()}
+        return replace(self._polling, missing=sorted({*self._polling.missing, *ended}))
 
     def _backend_of(self, scaler: Scaler) -> Backend | None:
         """The backend that serves this scaler, if this worker is one of its hosts and has reached it."""
-        key = "bare-metal" if scaler.type is ScalerType.BARE_METAL else f"container {scaler.host or 'default'}"
+        key = self._backend_key(scaler)
         if key not in self._backends:
             if key not in self._connecting:
                 self._connecting[key] = asyncio.create_task(self._connect(key, scaler))
             return None
         backend = self._backends[key]
         return backend if not scaler.hosts or backend.host_id in scaler.hosts else None
+
+    @staticmethod
+    def _backend_key(scaler: Scaler) -> str:
+        return "bare-metal" if scaler.type is ScalerType.BARE_METAL else f"container {scaler.host or 'default'}"
 
     async def _connect(self, key: str, scaler: Scaler) -> None:
         """Reach one backend, however long it takes: beside everything else, because an engine may hang."""
@@ -302,7 +344,9 @@ class Fleet:
             ],
             identity=self._instance_id,
             sticky_queue_schedule_to_start_timeout=STICKY_LIMIT,
-            graceful_shutdown_timeout=GRACE,
+            deployment_config=versioned(self._settings.version),
+            graceful_shutdown_timeout=self._settings.graceful + CORE_MARGIN,
+            interceptors=[self._handing_back],
         )  # fmt: skip
 
     def _compute_activities(self, host_id: str) -> ComputeActivities:
@@ -328,7 +372,8 @@ class Fleet:
             max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
             default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
             identity=self._instance_id,
-            graceful_shutdown_timeout=GRACE,
+            graceful_shutdown_timeout=self._settings.graceful + CORE_MARGIN,
+            interceptors=[self._handing_back],
         )
 
     # ── this instance ───────────────────────────────────────────────────────────────────────────────────────────
@@ -372,15 +417,6 @@ class Fleet:
             if e.status is not RPCStatusCode.NOT_FOUND:
                 raise
             log.warning("an agent ended whose workflow is gone", agent_id=exited.agent_id)
-
-
-def _heed_signals(hangup: asyncio.Event) -> asyncio.Event:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, hangup.set)
-    return stop
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ class ErrorType(StrEnum):
     CAP_LOCK_CONTENDED = "CapLockContended"
     STORE_UNREACHABLE = "StoreUnreachable"
     BOUND_TO_HOST = "BoundToHost"
+    HANDED_BACK = "HandedBack"
     CLOSING = "Closing"
     # what `bind` answers
     NOT_BOUND = "NotBound"

@@ -1,11 +1,13 @@
 """One spawn, with its attempts: until the backend answered, failed for good, or nobody was there to ask.
 
 The host on which an attempt is about to have its effect is stamped on the row before the effect. An attempt elsewhere
-is told so (BoundToHost), and the next one goes to that host's own queue.
+is told so (BoundToHost), and the next one goes to that host's own queue. An attempt whose worker was told to stop
+(HandedBack) does not count: a rolling restart of many workers must not use up what is for the backend's faults.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -71,9 +73,18 @@ async def spawn(agent_id: str, request: ProvisionRequest, slot: Slot, say: Calla
             if isinstance(e.cause, ApplicationError) and e.cause.type == ErrorType.BOUND_TO_HOST:
                 host_id, tried = e.cause.details
                 queue, attempts = host_queue(host_id), max(1, attempts - tried + 1)
+            elif isinstance(e.cause, ApplicationError) and e.cause.type == ErrorType.HANDED_BACK and not _called_off():
+                (tried,) = e.cause.details
+                attempts = max(1, attempts - tried + 1)
             elif nobody_took_it(e) and workflow.now() < gives_up_at:
                 say(f"a worker: nobody polls {queue}, or all who do are busy", f"no worker took the spawn from {queue}")
                 patience = request.wait_timeout
             else:
                 why = f"nobody polled {queue} in time" if nobody_took_it(e) else last_words(e)
                 raise SpawnFailedError(why) from None
+
+
+def _called_off() -> bool:
+    """A cancel that came too late for the attempt to hear it: the failure that came instead must not hide it."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
