@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from hatchway.store.adoption import INSTANCE_TIMEOUT
 from hatchway.store.pool import Database
 
 
@@ -26,7 +27,7 @@ async def installation(db: Database) -> Installation:
 
 
 async def installation_id(db: Database) -> str:
-    """What every compute of this installation bears. Made by the first migrate, never changed."""
+    """What every compute of this installation bears. Made by the first migrate; only a copy gets one of its own."""
     return str((await installation(db)).installation_id)
 
 
@@ -43,4 +44,33 @@ async def tie_namespace(db: Database, uuid: str) -> Installation:
         """,
         {"uuid": uuid},
     )
+    return await installation(db)
+
+
+async def living_worker(db: Database) -> str | None:
+    """A worker that has been heard of within the instance timeout: somebody uses this database."""
+    found: str | None = await db.fetch_value(
+        """
+        select instance_id
+          from scaler_instances
+         where kind = 'worker' and last_seen_at > now() - %(silent)s::interval
+         order by last_seen_at desc
+         limit 1
+        """,
+        {"silent": INSTANCE_TIMEOUT},
+    )
+    return found
+
+
+async def retie_namespace(db: Database, uuid: str) -> Installation:
+    """The database has moved to this namespace for good. Its installation id stays, and with it its agents."""
+    await db.fetch_all("update hatchway_installation set namespace_uuid = %(uuid)s, tied_at = now()", {"uuid": uuid})
+    return await installation(db)
+
+
+async def become_another(db: Database, uuid: str) -> Installation:
+    """Make a copy an installation of its own, tied to this namespace: with a new id, and without the original's agents,
+    which it can then neither find nor end. A copy that is tied there already is left as it is.
+    """
+    await db.call("hatchway_become_another", {"namespace_uuid": uuid}, admission=True)
     return await installation(db)
