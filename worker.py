@@ -52,6 +52,7 @@ from hatchway.host.identity import boot_id, default_state_dir, host_id_of_machin
 from hatchway.host.watch import HostWatch
 from hatchway.labels import platform_of
 from hatchway.model import ComputeExit
+from hatchway.runner import ContextFreeRunner
 from hatchway.signals import heed_signals, leave_at_once
 from hatchway.store.adoption import Adoption
 from hatchway.store.backoff import Backoff
@@ -337,6 +338,7 @@ class Fleet:
             self._temporal,
             task_queue=CONTROL,
             workflows=workflows.ALL,
+            workflow_runner=ContextFreeRunner(),
             activities=[
                 slots.reserve, slots.release, slots.record_outcome, slots.request_drain,
                 adoption.adopt, adoption.close, auth.resolve_container_auth, sweep.line,

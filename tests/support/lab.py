@@ -45,6 +45,7 @@ from hatchway.model import (
     SweepOutcome,
     SweepRequest,
 )
+from hatchway.runner import ContextFreeRunner
 from hatchway.store.adoption import Adoption
 from hatchway.store.backoff import Backoff
 from hatchway.store.claims import Claims
@@ -267,6 +268,7 @@ def control_worker(lab: Lab) -> Worker:
         lab.temporal,
         task_queue=CONTROL,
         workflows=workflows.ALL,
+        workflow_runner=ContextFreeRunner(),
         activities=[
             slots.reserve, slots.release, slots.record_outcome, slots.request_drain,
             adoption.adopt, adoption.close, auth.resolve_container_auth, sweep.line,
