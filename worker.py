@@ -5,7 +5,7 @@ Temporal client:
 
     hatchway                    workflows, database and light activities          always
     hatchway.spawn.<scaler>     spawn; as many slots as `maxConcurrentSpawns`      scalers whose backend is reached
-    hatchway.host.<host_id>     spawns that are bound to it, teardowns             each engine or machine reached
+    hatchway.host.<host_id>     bound spawns, teardowns, reclaim passes            each engine or machine reached
 
 An engine that does not answer is tried again; what it would serve waits, and everything else goes on.
 """
@@ -34,6 +34,9 @@ import workflows
 from activities.adoption import AdoptionActivities
 from activities.auth import AuthActivities
 from activities.compute import ComputeActivities, Installation
+from activities.reap import ReapActivities
+from activities.reclaim import ReclaimActivities, ReclaimRetirement
+from activities.restoring import Restoring
 from activities.slots import SlotActivities
 from activities.sweep import SweepActivities
 from activities.warm import WarmActivities
@@ -52,6 +55,8 @@ from hatchway.host.identity import boot_id, default_state_dir, host_id_of_machin
 from hatchway.host.watch import HostWatch
 from hatchway.labels import platform_of
 from hatchway.model import ComputeExit
+from hatchway.reaping import Windows
+from hatchway.reclaim_schedules import ReclaimSchedules
 from hatchway.runner import ContextFreeRunner
 from hatchway.signals import heed_signals, leave_at_once
 from hatchway.store.adoption import Adoption
@@ -64,10 +69,13 @@ from hatchway.store.migrate import check_revision
 from hatchway.store.outcomes import Outcomes
 from hatchway.store.pool import Database
 from hatchway.store.presence import Presence
+from hatchway.store.reaping import Reaping
+from hatchway.store.reclaiming import Reclaiming
 from hatchway.store.slots import Slots
 from hatchway.store.waiters import Line
 from hatchway.store.warm import WarmAgents
 from hatchway.task_queues import CONTROL, host_queue, spawn_queue
+from hatchway.tie import NamespaceTie
 from hatchway.versioning import versioned
 from hatchway.waking import wake_all
 from hatchway.worker_health import Polling, answering
@@ -129,6 +137,7 @@ async def run(settings: WorkerSettings, stop: asyncio.Event | None = None, tempo
         await check_revision(db)
         temporal = temporal or await connect(runtime=metrics.runtime(settings.metrics_bind))
         await probe_search_attributes(temporal)
+        await NamespaceTie(db, temporal).refuse_elsewhere(await installation_id(db))
         config = CurrentConfig(ConfigVersions(db))
         file = ConfigFile(
             settings.config, ConfigVersions(db), partial(wake_all, temporal, Slots(db), Line(db)), by="worker --config"
@@ -177,7 +186,10 @@ class Fleet:
         self._census = Census(db)
         self._line = Line(db)
         self._warm = WarmAgents(db)
+        self._reaping = Reaping(db)
         self._backoff = Backoff(db)
+        self._reclaiming = Reclaiming(db)
+        self._tie = NamespaceTie(db, temporal)
         self._metrics = metrics.Metrics.of(temporal)
         self._installation = Installation(
             id=installation,
@@ -206,20 +218,22 @@ class Fleet:
     async def _serve(self, stop: asyncio.Event, at_once: asyncio.Event) -> None:
         self._start((CONTROL, 0), self._control_worker())
         beating = asyncio.create_task(self._beat())
+        schedules = ReclaimSchedules(self._temporal, self._tie, self._installation.id)
+        keeping = asyncio.create_task(schedules.keep(self._hosts_polled))
         stopping = asyncio.create_task(stop.wait())
         try:
             while not stop.is_set():
                 await self._reconcile()
                 done, _ = await asyncio.wait(
-                    [stopping, beating, *self._running()],
+                    [stopping, beating, keeping, *self._running()],
                     timeout=RECONCILE_EVERY,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 for task in done - {stopping}:
                     task.result()  # what ends by itself here has failed for good: so has this process
         finally:
-            beating.cancel()
-            stopping.cancel()
+            for task in (beating, keeping, stopping):
+                task.cancel()
             for task in (*self._connecting.values(), *self._watches.values()):
                 task.cancel()
             self._polling = Polling(trouble="it was told to stop")
@@ -247,15 +261,14 @@ class Fleet:
             self._polling = replace(self._polling, trouble=f"the configuration cannot be read: {e}")
             return
         self._config_trouble = None
-        wanted: dict[tuple[str, int], ComputeActivities] = {}
+        wanted: dict[tuple[str, int], str] = {}
         for scaler in config.scalers:
             if backend := self._backend_of(scaler):
-                compute = self._compute_activities(backend.host_id)
-                wanted[spawn_queue(scaler.name), scaler.max_concurrent_spawns] = compute
-                wanted[host_queue(backend.host_id), HOST_SLOTS] = compute
-        for key, compute in wanted.items():
+                wanted[spawn_queue(scaler.name), scaler.max_concurrent_spawns] = backend.host_id
+                wanted[host_queue(backend.host_id), HOST_SLOTS] = backend.host_id
+        for key, host_id in wanted.items():
             if key not in self._workers:
-                self._start(key, self._compute_worker(key, compute))
+                self._start(key, self._compute_worker(key, host_id))
         # A host's queue stays polled when its last scaler has left the configuration: its agents must still come down.
         for key in [k for k in self._workers if k not in wanted and k[0].startswith(spawn_queue(""))]:
             worker, _ = self._workers.pop(key)
@@ -270,6 +283,9 @@ class Fleet:
             served=len(config.scalers) - len(away),
             deployment=str(self._settings.version.to_canonical_string()) if self._settings.version else None,
         )
+
+    def _hosts_polled(self) -> set[str]:
+        return {host for host in self._on_host if (host_queue(host), HOST_SLOTS) in self._workers}
 
     def polling(self) -> Polling:
         """What it polls, as of the last look at the configuration; a Worker that has ended is missing at once."""
@@ -331,6 +347,7 @@ class Fleet:
         adoption = AdoptionActivities(self._adoption, self._backoff, self._config, self._metrics)
         auth = AuthActivities(self._config)
         sweep = SweepActivities(self._line, self._slots, self._temporal, self._metrics)
+        reap = ReapActivities(self._reaping, self._slots, self._adoption, self._config, self._temporal, self._metrics)
         warm = WarmActivities(
             self._warm, self._slots, self._adoption, self._outcomes, self._config, self._temporal, self._metrics
         )
@@ -341,8 +358,8 @@ class Fleet:
             workflow_runner=ContextFreeRunner(),
             activities=[
                 slots.reserve, slots.release, slots.record_outcome, slots.request_drain,
-                adoption.adopt, adoption.close, auth.resolve_container_auth, sweep.line,
-                *warm.all,
+                adoption.adopt, adoption.close, auth.resolve_container_auth, sweep.line, reap.reap,
+                *warm.all, ReclaimRetirement(self._reclaiming, self._temporal, self._metrics).retire,
             ],
             identity=self._instance_id,
             sticky_queue_schedule_to_start_timeout=STICKY_LIMIT,
@@ -353,23 +370,25 @@ class Fleet:
 
     def _compute_activities(self, host_id: str) -> ComputeActivities:
         return ComputeActivities(
-            host_id,
-            self._on_host[host_id],
-            self._slots,
-            self._claims,
-            self._config,
-            self._installation,
-            self._metrics,
-            self._backoff,
-        )
+            host_id, self._on_host[host_id], self._slots, self._claims, self._config, self._installation,
+            self._metrics, self._backoff,
+        )  # fmt: skip
 
-    def _compute_worker(self, key: tuple[str, int], compute: ComputeActivities) -> Worker:
+    def _reclaim_activities(self, host_id: str) -> ReclaimActivities:
+        restoring = Restoring(self._reclaiming, self._config, self._temporal, self._installation.platform)
+        return ReclaimActivities(
+            host_id, self._on_host[host_id], self._installation.id, self._reclaiming, self._tie, self._temporal,
+            restoring, self._metrics,
+        )  # fmt: skip
+
+    def _compute_worker(self, key: tuple[str, int], host_id: str) -> Worker:
         queue, slots = key
-        spawns_only = queue.startswith(spawn_queue(""))
+        compute = self._compute_activities(host_id)
+        host_s = [compute.teardown, *self._reclaim_activities(host_id).all]
         return Worker(
             self._temporal,
             task_queue=queue,
-            activities=[compute.spawn] if spawns_only else [compute.spawn, compute.teardown],
+            activities=[compute.spawn] if queue.startswith(spawn_queue("")) else [compute.spawn, *host_s],
             max_concurrent_activities=slots,
             max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
             default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
@@ -402,6 +421,8 @@ class Fleet:
                 self._metrics.census(await self._census.take())
                 _, config = await self._config.current()
                 self._metrics.warm_pools(warming.targets(config), await self._warm.counts())
+                sight = await self._reaping.sight(Windows.of(config.reaper))
+                self._metrics.reaping(blocked=sight.blocked, unseen=sight.unseen)
             except HatchwayError as e:
                 log.warning("the instance's heartbeat did not get through", error=str(e))
             await asyncio.sleep(INSTANCE_BEAT_EVERY)

@@ -7,7 +7,6 @@ from datetime import timedelta
 
 from temporalio import activity
 from temporalio.client import Client
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
 from activities.errors import store_errors
 from activities.models import (
@@ -34,9 +33,6 @@ from hatchway.model import (
     EndReason,
     JobResult,
     ProvisionRequest,
-    ScaleDownReason,
-    TeardownFacts,
-    TeardownRequest,
 )
 from hatchway.pools import look_after_pool
 from hatchway.resources import shape
@@ -62,9 +58,8 @@ from hatchway.store.slots import (
     Wake,
     Warm,
 )
-from hatchway.task_queues import CONTROL
-from hatchway.transitions import wire_reason
-from hatchway.waking import RPC_LIMIT, wake
+from hatchway.teardowns import tear_down
+from hatchway.waking import wake
 
 BEHIND_EVERYBODY = 6
 """The priority of a warm pool's fill: a request's is 1 to 5."""
@@ -244,7 +239,7 @@ class SlotActivities:
         if closed.kind == "adopted":
             return False
         if closed.row:
-            await self._tear_down(closed.row, EndReason.ADOPTION_TIMEOUT)
+            await tear_down(self._temporal, self._slots, closed.row, EndReason.ADOPTION_TIMEOUT)
         else:
             await self._wake((await self._slots.release(other.agent_id, EndReason.ADOPTION_TIMEOUT.value, None)).wake)
         return True
@@ -253,14 +248,8 @@ class SlotActivities:
         """An older agent of this job may be closing with nobody at it: its machine is still paid for."""
         for older in held.older:
             if await self._gone(older.workflow_id, older.workflow_first_run_id):
-                await self._tear_down(older, EndReason(older.end_reason or EndReason.ADOPTION_TIMEOUT.value))
-
-    async def _tear_down(self, row: SpawnRow, end: EndReason) -> None:
-        facts = row.teardown_facts
-        if facts is None:
-            await self._wake((await self._slots.release(row.agent_id, end.value, None)).wake)
-            return
-        await start_teardown(self._temporal, row.agent_id, facts, end, adopted=row.adopted_by is not None)
+                end = EndReason(older.end_reason or EndReason.ADOPTION_TIMEOUT.value)
+                await tear_down(self._temporal, self._slots, older, end)
 
     async def _gone(self, workflow_id: str | None, first_run_id: str | None) -> bool:
         return workflow_id is not None and await workflow_is_gone(self._temporal, workflow_id, first_run_id)
@@ -296,22 +285,6 @@ class SlotActivities:
         self._metrics.redispatched("hand-over", await wake(self._temporal, self._slots, grants))
 
 
-async def start_teardown(
-    temporal: Client, agent_id: str, facts: TeardownFacts, end: EndReason, *, adopted: bool
-) -> None:
-    """Make sure that the agent's TeardownWorkflow runs. One that runs already goes on."""
-    await temporal.start_workflow(
-        "TeardownWorkflow",
-        TeardownRequest(agent_id=agent_id, facts=facts, reason=_wire(end, adopted), end_reason=end),
-        id=f"teardown/{agent_id}",
-        task_queue=CONTROL,
-        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-        static_summary=f"{agent_id} on host {facts.host_id}: {end.value}",
-        rpc_timeout=RPC_LIMIT,
-    )
-
-
 def binding(row: SpawnRow) -> Binding | None:
     """The job that a warm agent's workflow has taken on."""
     if row.bound_at is None or row.bound_job_id is None or row.bound_by is None:
@@ -333,10 +306,6 @@ def _decision(ask: ReleaseInput, end_reason: str | None, result: str | None) -> 
     return Decision(
         end_reason=EndReason(end_reason or ask.end_reason), result=JobResult(result) if result else JobResult.UNKNOWN
     )
-
-
-def _wire(end: EndReason, adopted: bool) -> ScaleDownReason:
-    return wire_reason(end, adopted=adopted)
 
 
 def _of_pool(scaler_name: str, config: Config) -> list[LabelSetMatch]:

@@ -27,7 +27,7 @@ from activities.models import (
     ScalerInput,
     WithdrawAnswer,
 )
-from activities.slots import binding, start_teardown
+from activities.slots import binding
 from hatchway import warming
 from hatchway.client import CLOSED_UNDER_THE_UPDATE
 from hatchway.config.current import CurrentConfig
@@ -50,9 +50,9 @@ from hatchway.pools import look_after_pool, start_warm
 from hatchway.resources import shape
 from hatchway.store.adoption import Adoption
 from hatchway.store.outcomes import Outcomes
-from hatchway.store.rows import SpawnRow
 from hatchway.store.slots import Slots
 from hatchway.store.warm import Standing, WarmAgents
+from hatchway.teardowns import tear_down
 from hatchway.waking import RPC_LIMIT, wake
 
 HEAD_PATIENCE = timedelta(seconds=10)
@@ -277,8 +277,8 @@ class WarmActivities:
         return True
 
     async def _end_if_abandoned(self, agent_id: str) -> None:
-        """A warm agent whose workflow is gone is torn down without it: at once while it is idle, as nobody can bind it,
-        else when it has fallen silent. One that is at work for its job is left at it.
+        """A warm agent whose workflow is gone is torn down without it while it is idle, as nobody can bind it. One that
+        is at work for its job is left at it, until the reaper finds it silent.
         """
         row = await self._slots.get(agent_id)
         if row is None or row.workflow_id is None:
@@ -286,28 +286,15 @@ class WarmActivities:
         if not await workflow_is_gone(self._temporal, row.workflow_id, row.workflow_first_run_id):
             return
         if row.closing:
-            await self._tear_down(row, EndReason(row.end_reason or EndReason.HEARTBEAT_TIMEOUT.value))
-            return
-        if row.idle:
+            end = EndReason(row.end_reason or EndReason.HEARTBEAT_TIMEOUT.value)
+            await tear_down(self._temporal, self._slots, row, end)
+        elif row.idle:
             await self._close(agent_id, EndReason.RELEASED)
-            return
-        _, config = await self._config.current()
-        grace = timedelta(seconds=config.reaper.flap_grace_seconds)
-        given_up = await self._warm.give_up(agent_id, EndReason.HEARTBEAT_TIMEOUT.value, absent=grace)
-        if given_up is not None:
-            await self._tear_down(given_up, EndReason.HEARTBEAT_TIMEOUT)
 
     async def _close(self, agent_id: str, end: EndReason) -> None:
         closed = await self._adoption.close(agent_id, end.value, only_unadopted=False)
         if closed.row is not None:
-            await self._tear_down(closed.row, end)
-
-    async def _tear_down(self, row: SpawnRow, end: EndReason) -> None:
-        facts = row.teardown_facts
-        if facts is None:
-            await wake(self._temporal, self._slots, (await self._slots.release(row.agent_id, end.value, None)).wake)
-            return
-        await start_teardown(self._temporal, row.agent_id, facts, end, adopted=row.adopted)
+            await tear_down(self._temporal, self._slots, closed.row, end)
 
 
 def _pool(name: str, config: Config, standing: Standing) -> warming.Pool:

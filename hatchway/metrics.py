@@ -59,6 +59,12 @@ class Metrics:
         self._pool_in_flight = meter.create_gauge(
             "hatchway_warm_pool_in_flight", "Warm agents that are being made, by scaler"
         )
+        self._reap_blocked = meter.create_gauge(
+            "hatchway_reap_blocked", "1 while agents are silent and no gateway was there for long enough to hear them"
+        )
+        self._reap_unseen = meter.create_gauge(
+            "hatchway_reap_unseen_provisions", "Silent agents that are spared because nobody could have heard them"
+        )
         self._seen: set[tuple[str, str]] = set()
         self._pools_seen: set[str] = set()
 
@@ -102,6 +108,11 @@ class Metrics:
             self._memory.set(mem_bytes, {"scaler": scaler})
         self._waiters.set(counted.waiters)
         self._oldest.set(counted.oldest_waiter_seconds)
+
+    def reaping(self, *, blocked: bool, unseen: int) -> None:
+        """Set the gauges of the reaper's sight."""
+        self._reap_blocked.set(int(blocked))
+        self._reap_unseen.set(unseen)
 
     def warm_pools(self, targets: Mapping[str, int], standing: Mapping[str, tuple[int, int]]) -> None:
         """Set the gauges of the pools. `standing`: (ready, in flight). One that has gone is set to 0."""

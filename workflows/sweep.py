@@ -19,6 +19,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
+    from activities.reap import ReapActivities
     from activities.sweep import SweepActivities
     from activities.warm import WarmActivities
     from hatchway.errors import ErrorType
@@ -44,6 +45,7 @@ class Step:
 
 
 STEPS = (
+    Step("reap", ReapActivities.reap, "tear down whom nobody answers for, tell again what was not heard"),
     Step("line", SweepActivities.line, "hand over room, see to grants and outdated waiters"),
     Step("warm pools", WarmActivities.sweep, "fill them, trim them, make room for who has waited for long enough"),
 )

@@ -75,13 +75,6 @@ class WarmAgents:
         """Ask an agent to go. True: nobody has taken it, and nobody can any more. False: it has a job to finish."""
         return bool(await self._db.call("hatchway_withdraw", {"agent_id": agent_id}))
 
-    async def give_up(self, agent_id: str, end_reason: str, absent: timedelta) -> SpawnRow | None:
-        """Close an agent that has been silent for that long, while a gateway was there to hear it. None: it has not."""
-        row = await self._db.call(
-            "hatchway_give_up", {"agent_id": agent_id, "end_reason": end_reason, "absent_s": seconds(absent)}
-        )
-        return None if row is None else SpawnRow.from_json(row)
-
     # ── a pool ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def offer(self, scalers: Sequence[str]) -> list[Wake]:

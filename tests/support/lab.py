@@ -23,6 +23,7 @@ import workflows
 from activities.adoption import AdoptionActivities
 from activities.auth import AuthActivities
 from activities.compute import ComputeActivities, Installation
+from activities.reap import ReapActivities
 from activities.slots import SlotActivities
 from activities.sweep import SweepActivities
 from activities.warm import WarmActivities
@@ -53,6 +54,7 @@ from hatchway.store.config_versions import ConfigVersions
 from hatchway.store.installation import installation_id
 from hatchway.store.outcomes import Outcomes
 from hatchway.store.pool import Database
+from hatchway.store.reaping import Reaping
 from hatchway.store.slots import Slots
 from hatchway.store.waiters import Line
 from hatchway.store.warm import WarmAgents
@@ -263,6 +265,7 @@ def control_worker(lab: Lab) -> Worker:
     )  # fmt: skip
     adoption, auth = AdoptionActivities(lab.adoption, Backoff(lab.db), current, lab.metrics), AuthActivities(current)
     sweep = SweepActivities(Line(lab.db), lab.slots, lab.temporal, lab.metrics)
+    reap = ReapActivities(Reaping(lab.db), lab.slots, lab.adoption, current, lab.temporal, lab.metrics)
     warm = WarmActivities(WarmAgents(lab.db), lab.slots, lab.adoption, lab.outcomes, current, lab.temporal, lab.metrics)
     return Worker(
         lab.temporal,
@@ -271,7 +274,7 @@ def control_worker(lab: Lab) -> Worker:
         workflow_runner=ContextFreeRunner(),
         activities=[
             slots.reserve, slots.release, slots.record_outcome, slots.request_drain,
-            adoption.adopt, adoption.close, auth.resolve_container_auth, sweep.line,
+            adoption.adopt, adoption.close, auth.resolve_container_auth, sweep.line, reap.reap,
             *warm.all,
         ],
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),

@@ -311,33 +311,3 @@ begin
   return jsonb_build_object('blocked', true, 'again_in_s', 1, 'release', jsonb_build_array(jsonb_build_object(
     'workflow_id', s.workflow_id, 'workflow_first_run_id', s.workflow_first_run_id, 'agent_id', s.agent_id)));
 end $$;
-
--- An agent whose workflow is gone, and that has gone too: silent for so long, while a gateway was there to hear it.
--- Row order: spawn, presence. args: agent_id, end_reason, absent_s
-create function hatchway_give_up(args jsonb) returns jsonb
-language plpgsql set search_path = public, pg_temp as $$
-declare
-  v_absent interval := make_interval(secs => (args->>'absent_s')::double precision);
-  s        scaler_spawning_agents;
-  p        scaler_agent_presence;
-begin
-  select * into s from scaler_spawning_agents
-   where agent_id = args->>'agent_id' and state <> 'closing'
-     for no key update;
-  if not found then
-    return null;
-  end if;
-  select * into p from scaler_agent_presence where agent_id = s.agent_id for no key update;
-  if coalesce(p.last_seen_at, s.adopted_at, s.spawned_at) > now() - v_absent
-     or not exists (select from scaler_instances i
-                     where i.kind = 'gateway' and i.alive_since <= now() - v_absent
-                       and i.last_seen_at > now() - v_absent) then
-    return null;
-  end if;
-  update scaler_spawning_agents
-     set state = 'closing', end_reason = args->>'end_reason', closing_at = now(), state_version = state_version + 1
-   where agent_id = s.agent_id
-  returning * into s;
-  delete from scaler_pending_claims where agent_id = s.agent_id;
-  return hatchway_row(s);
-end $$;

@@ -46,7 +46,6 @@ async def _warm_life(db: Database, n: int) -> None:
     assert isinstance(await slots.reserve(takes), Warm)
     assert await warm.bind(made, job) is not None
     assert await warm.withdraw(made) is False
-    assert await warm.give_up(made, "heartbeat-timeout", timedelta(hours=1)) is None
     assert await warm.retire([made]) == []
     await warm.pools()
     await slots.release(made, "completed")

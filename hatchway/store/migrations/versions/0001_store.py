@@ -9,7 +9,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-FILES = ("tables", "line", "slots", "warm", "adoption", "gateway", "config", "reclaim", "grants")
+FILES = ("tables", "line", "slots", "warm", "adoption", "gateway", "config", "reaping", "purging", "reclaim", "grants")
 
 
 def upgrade() -> None:

@@ -1,0 +1,164 @@
+"""The sweep's step that reaps: agents that nobody answers for any more are condemned and torn down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import structlog
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.errors import store_errors
+from hatchway.config.current import CurrentConfig
+from hatchway.metrics import Metrics
+from hatchway.model import CondemnRequest, EndReason, ReleaseRequest, SweepRequest, SweptStep
+from hatchway.reaper import RPC_LIMIT, Judged, Reaper
+from hatchway.reaping import Rule, Windows
+from hatchway.store.adoption import Adoption
+from hatchway.store.reaping import Reaping
+from hatchway.store.rows import SpawnRow
+from hatchway.store.slots import Slots
+from hatchway.teardowns import tear_down
+
+log = structlog.get_logger(__name__)
+
+BY = "reaper"
+AT_ONCE = 8
+"""Agents that are seen to side by side; each takes a connection for a moment."""
+
+DONE = ("condemned", "seen_to", "told_again", "blocked", "unknown", "unanswered")
+
+
+class ReapActivities:
+    def __init__(
+        self,
+        reaping: Reaping,
+        slots: Slots,
+        adoption: Adoption,
+        config: CurrentConfig,
+        temporal: Client,
+        metrics: Metrics,
+    ) -> None:
+        self._reaping = reaping
+        self._slots = slots
+        self._adoption = adoption
+        self._config = config
+        self._temporal = temporal
+        self._metrics = metrics
+        self._warned: set[str] = set()
+
+    @activity.defn(name="reap")
+    async def reap(self, ask: SweepRequest) -> SweptStep:
+        """Judge everybody, and see to those who are not spared.
+
+        `condemned`: set closing, and their teardown begun. `seen_to`: closing, and nobody was at it. `told_again`: a
+        completion or a condemnation whose signal was lost. Spared: `blocked`, as no gateway could have heard them;
+        `unknown`, as nobody knows whose they are; `unanswered`, as Temporal did not say.
+        """
+        done: Counter[str] = Counter()
+        with store_errors(self._metrics):
+            windows = await self._windows()
+            reaper = Reaper(self._reaping, self._temporal, windows)
+            at_once = asyncio.Semaphore(AT_ONCE)
+
+            async def see_to(judged: Judged) -> None:
+                async with at_once:
+                    activity.heartbeat()
+                    await self._see_to(judged, reaper, windows, done)
+
+            async for page in reaper.judged(activity.heartbeat):
+                await asyncio.gather(*(see_to(judged) for judged in page))
+        return SweptStep(done={what: done[what] for what in DONE})
+
+    async def _windows(self) -> Windows:
+        """Of the configuration in force at this moment."""
+        version, _ = await self._config.current()
+        await self._config.newer_than(version)
+        return Windows.of((await self._config.current())[1].reaper)
+
+    async def _see_to(self, judged: Judged, reaper: Reaper, windows: Windows, done: Counter[str]) -> None:
+        """One agent. What Temporal does not take is found again by the next pass: the row says what is to be done."""
+        done["unanswered"] += judged.unanswered
+        try:
+            match judged.judgement.rule:
+                case Rule.UNKNOWN:
+                    done["unknown"] += 1
+                    self._warn(judged)
+                case Rule.BLIND:
+                    done["blocked"] += 1
+                case Rule.COMPLETED:
+                    done["told_again"] += await self._completed(judged)
+                case Rule.UNATTENDED | Rule.OVERTIME:
+                    done["seen_to"] += await self._attend(judged)
+                case Rule.UNHEARD:
+                    done["told_again"] += await self._tell_condemned(judged)
+                case _ if judged.judgement.end is not None:
+                    done["condemned"] += await self._condemn(judged, judged.judgement.end, reaper, windows)
+        except RPCError as e:
+            done["unanswered"] += 1
+            log.warning("reaper_unanswered", agent_id=judged.candidate.agent_id, reason=e.message)
+
+    async def _condemn(self, judged: Judged, end: EndReason, reaper: Reaper, windows: Windows) -> bool:
+        """False: by now the facts speak for it."""
+        row = await self._reaping.condemn(judged.candidate, judged.judgement.rule, end, windows)
+        if row is None:
+            return False
+        log.warning(
+            "agent_condemned", agent_id=row.agent_id, scaler=row.scaler, job_id=row.bound_job_id,
+            why=judged.judgement.rule.value, end_reason=end.value,
+        )  # fmt: skip
+        workflow = judged.candidate.workflow or await reaper.look(judged.candidate)
+        if not workflow.open or not await self._signal_condemn(row, workflow.run_id, end):
+            await tear_down(self._temporal, self._slots, row, end)
+        return True
+
+    async def _attend(self, judged: Judged) -> bool:
+        """Begin the teardown of a row that is closing with nobody at it. False: somebody was quicker."""
+        row = await self._slots.get(judged.candidate.agent_id)
+        if row is None or not row.closing or judged.judgement.end is None:
+            return False
+        await tear_down(self._temporal, self._slots, row, judged.judgement.end)
+        return True
+
+    async def _tell_condemned(self, judged: Judged) -> bool:
+        workflow, end = judged.candidate.workflow, judged.judgement.end
+        if workflow is None or end is None:
+            return False
+        return await self._signal_condemn(judged.row, workflow.run_id, end)
+
+    async def _signal_condemn(self, row: SpawnRow, run_id: str | None, end: EndReason) -> bool:
+        """False: it has closed meanwhile."""
+        request = CondemnRequest(agent_id=row.agent_id, reason=end)
+        return await self._signal(row.workflow_id or "", run_id, "condemn", request)
+
+    async def _completed(self, judged: Judged) -> bool:
+        """Its workflow hears of the completion again; one that is gone is done without."""
+        row, workflow = judged.row, judged.candidate.workflow
+        if workflow is None:
+            return False
+        request = ReleaseRequest(agent_id=row.agent_id, reason=EndReason.COMPLETED, by=BY)
+        if workflow.open and await self._signal(row.workflow_id or "", workflow.run_id, "release", request):
+            return True
+        closed = await self._adoption.close(row.agent_id, EndReason.COMPLETED.value, only_unadopted=False)
+        if closed.row is not None:
+            await tear_down(self._temporal, self._slots, closed.row, EndReason.COMPLETED)
+        return closed.row is not None
+
+    async def _signal(self, workflow_id: str, run_id: str | None, name: str, request: object) -> bool:
+        """Pinned to its run: another start of the same id has another agent. False: it has closed meanwhile."""
+        handle = self._temporal.get_workflow_handle(workflow_id, run_id=run_id)
+        try:
+            await handle.signal(name, request, rpc_timeout=RPC_LIMIT)
+        except RPCError as e:
+            if e.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return False
+        return True
+
+    def _warn(self, judged: Judged) -> None:
+        """Once in a worker's life: it stays so until an operator has come by."""
+        if judged.candidate.agent_id not in self._warned:
+            self._warned.add(judged.candidate.agent_id)
+            log.warning("agent_of_unknown_owner", agent_id=judged.candidate.agent_id, why=Rule.UNKNOWN.value)

@@ -1,0 +1,90 @@
+-- What the reaper reads and the one thing that it writes. Who reads decides nothing: between a read and a condemnation
+-- an agent may have been heard of, so the condemnation looks again, under the locks that a heartbeat and an adoption
+-- need too.
+
+-- Rows that nobody has ever seen to in this installation.
+create index scaler_spawning_agents_unknown on scaler_spawning_agents (agent_id)
+  where owner_instance_id is null and adopted_by is null and workflow_id is null;
+
+-- Since when a gateway has been alive without a gap, of those that are alive now the longest; null: none is.
+-- args: silent_s (one that has not been heard of for so long is not alive)
+create function hatchway_gateway_since(args jsonb) returns timestamptz language sql stable as $$
+  select min(alive_since)
+    from scaler_instances
+   where kind = 'gateway'
+     and last_seen_at > now() - make_interval(secs => (args->>'silent_s')::double precision) $$;
+
+-- The next agents in the order of their ids, `walk` of them at most, and of those the ones that a reaper may have
+-- something to say about. `next`: where to go on, null at the end. args: after, walk, flap_grace_s, silent_s
+create function hatchway_reap_page(args jsonb) returns jsonb
+language plpgsql stable set search_path = public, pg_temp as $$
+declare
+  v_grace interval := make_interval(secs => (args->>'flap_grace_s')::double precision);
+  v_walk  int := (args->>'walk')::int;
+  answer  jsonb;
+begin
+  with walked as materialized (
+    select * from scaler_spawning_agents where agent_id > args->>'after' order by agent_id limit v_walk)
+  select jsonb_build_object(
+           'now', now(),
+           'gateway_since', hatchway_gateway_since(args),
+           'next', case when count(*) = v_walk then max(s.agent_id) end,
+           'candidates', coalesce(jsonb_agg(jsonb_build_object(
+               'row', to_jsonb(s) || jsonb_build_object('read_at', now()),
+               'last_seen_at', p.last_seen_at,
+               'gateway_seen_at', (select i.last_seen_at from scaler_instances i
+                                    where i.instance_id = coalesce(p.instance_id, s.adopted_by)),
+               'completed', j.agent_id is not null,
+               'condemned', s.state = 'closing' and exists (
+                  select from scaler_provision_outcomes o
+                   where o.agent_id = s.agent_id and o.condemned_at is not null)) order by s.agent_id)
+             filter (where s.state = 'closing'
+                        or (s.adopted_by is null
+                            and (s.spawned_at <= now() - v_grace or s.deadline_at < now() - v_grace))
+                        or (s.adopted_by is not null
+                            and (j.agent_id is not null
+                                 or coalesce(p.last_seen_at, s.adopted_at, s.spawned_at) <= now() - v_grace))), '[]'))
+    into answer
+    from walked s
+    left join scaler_agent_presence p on p.agent_id = s.agent_id
+    left join scaler_agent_jobs j on j.agent_id = s.agent_id and j.completed_at is not null;
+  return answer;
+end $$;
+
+-- Sets an agent closing on facts that are still true: the row is as it was read, and who has registered has still not
+-- been heard of for `absent_s`, while a gateway was there to hear it. Null: not any more. The presence row is locked
+-- too, which keeps the next heartbeat waiting: by the version alone, agents were condemned between two heartbeats.
+-- Row order: spawn, claim, presence. args: agent_id, state_version, end_reason, absent_s, flap_grace_s, silent_s
+create function hatchway_condemn(args jsonb) returns jsonb
+language plpgsql set search_path = public, pg_temp as $$
+declare
+  s scaler_spawning_agents;
+  p scaler_agent_presence;
+begin
+  select * into s
+    from scaler_spawning_agents
+   where agent_id = args->>'agent_id' and state_version = (args->>'state_version')::bigint and state <> 'closing'
+     for no key update;
+  if not found then
+    return null;
+  end if;
+  if s.adopted_by is not null then
+    select * into p from scaler_agent_presence where agent_id = s.agent_id for no key update;
+    if coalesce(p.last_seen_at, s.adopted_at, s.spawned_at)
+         > now() - make_interval(secs => (args->>'absent_s')::double precision)
+       or coalesce(hatchway_gateway_since(args), 'infinity')
+         > now() - make_interval(secs => (args->>'flap_grace_s')::double precision) then
+      return null;
+    end if;
+  end if;
+  update scaler_spawning_agents
+     set state = 'closing', end_reason = args->>'end_reason', closing_at = now(), state_version = state_version + 1
+   where agent_id = s.agent_id
+  returning * into s;
+  delete from scaler_pending_claims where agent_id = s.agent_id;
+  insert into scaler_provision_outcomes as o (agent_id, job_id, scaler_name, condemned_reason, condemned_at)
+  values (s.agent_id, hatchway_job(s), s.scaler_name, s.end_reason, now())
+  on conflict (agent_id) do update
+     set condemned_reason = excluded.condemned_reason, condemned_at = excluded.condemned_at, updated_at = now();
+  return hatchway_row(s);
+end $$;
