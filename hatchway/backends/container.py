@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -20,7 +20,7 @@ import structlog
 from hatchway.backends.base import Accepted, Gone, OwnedCompute, Progress, SpawnSpec
 from hatchway.backends.container_create import (
     AGENT_ID,
-    INSTALLATION,
+    ORCHESTRATOR_URL,
     container_name,
     create,
     is_stopping,
@@ -32,6 +32,8 @@ from hatchway.backends.container_engine import CALL_TIMEOUT, Client, Engine
 from hatchway.backends.container_entry import agent_source, check_entry, inject_agent, inject_command
 from hatchway.backends.container_errors import EngineRefused, EngineUnreachable, container_error, engine_error
 from hatchway.backends.container_exits import Exits, read_log
+from hatchway.backends.container_firewall import Firewall
+from hatchway.backends.container_network import INSTALLATION, Attachment, Networks
 from hatchway.backends.container_private import is_mark
 from hatchway.backends.container_pull import PULL_STALL, Image, Images, Wanted
 from hatchway.backends.container_stop import Stopper
@@ -42,6 +44,7 @@ from hatchway.errors import (
     InvalidReference,
     PermanentSpawnError,
     SpawnCode,
+    SpawnError,
     TransientSpawnError,
 )
 from hatchway.model import ComputeExit, ComputeRef, ScaleDownReason, TeardownFacts
@@ -72,12 +75,16 @@ class ContainerBackend:
         call_timeout: timedelta = CALL_TIMEOUT,
         pull_stall: timedelta = PULL_STALL,
         agent: Callable[[], bytes] = agent_source,
+        firewall: Firewall | None = None,
+        closed: Sequence[str] = (),
     ) -> None:
+        """`closed`: `host:port` of what no agent of an isolated network may reach, whatever its policy opens."""
         self._host_id = host_id
         self._installation_id = installation_id
         self._engine = Engine(base_url, call_timeout)
         self._images = Images(self._engine, pull_stall)
         self._stopper = Stopper(self._engine)
+        self._networks = Networks(self._engine, installation_id, firewall, closed)
         self._agent = agent
 
     @classmethod
@@ -136,7 +143,8 @@ class ContainerBackend:
                 f"the container of an earlier attempt for {spec.agent_id} is being removed; the next one follows",
             )
         if found[0]["State"] in ("created", "configured", "initialized"):
-            starting = asyncio.create_task(self._start(spec, container_id, await self._image_of(found[0])))
+            image, attachment = await self._image_of(found[0]), await self._attach(spec, container_id)
+            starting = asyncio.create_task(self._start(spec, container_id, image, attachment))
             await _settled(starting, undo=self._remove_own)
         log.info("container_taken_over", agent_id=spec.agent_id, container_id=container_id, state=found[0]["State"])
         return container_id
@@ -171,18 +179,41 @@ class ContainerBackend:
                 "the label set",
             )
         socket = socket_path(self._engine.address)
+        attachment = await self._attach(spec)
         container_id = await self._engine.call(
-            "create a container", lambda c: create(c, spec, image.id, command, socket), late=_remove_unstarted
+            "create a container",
+            lambda c: create(c, spec, image.id, command, socket, attachment),
+            late=_remove_unstarted,
         )
-        return await self._start(spec, container_id, image)
+        return await self._start(spec, container_id, image, attachment)
 
-    async def _start(self, spec: SpawnSpec, container_id: str, image: Image) -> str:
+    async def _attach(self, spec: SpawnSpec, container_id: str | None = None) -> Attachment | None:
+        """The isolated network of this spawn, its rules installed; None where the scaler wants none.
+
+        `container_id`: that container is on a network already. Where it is no good the container is removed, since it
+        could never be started.
+        """
+        if not spec.scaler.network_isolation:
+            return None
+        urls = spec.env.get(ORCHESTRATOR_URL, "")
+        if container_id is None:
+            return await self._networks.attach(spec, urls)
+        found = await self._engine.call("look at a container", lambda c: c.inspect_container(container_id))
+        try:
+            return await self._networks.attach(spec, urls, network=str(found["HostConfig"]["NetworkMode"]))
+        except SpawnError:
+            await self._remove_own(container_id)
+            raise
+
+    async def _start(self, spec: SpawnSpec, container_id: str, image: Image, attachment: Attachment | None) -> str:
         """Check, copy the agent, start. A container that cannot be started is removed."""
 
         def work(client: Client) -> None:
             check_entry(client, container_id, image, spec)
             if spec.label_set.agent == "inject":
                 inject_agent(client, container_id, self._agent())
+            if attachment is not None:
+                self._networks.verify(attachment)
             client.start(container_id)
 
         try:

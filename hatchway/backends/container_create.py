@@ -15,10 +15,11 @@ from docker.types import LogConfig
 
 from hatchway.backends.base import SpawnSpec
 from hatchway.backends.container_engine import Client, EngineFacts
+from hatchway.backends.container_network import INSTALLATION, Attachment
+from hatchway.backends.container_policy import HOST_NAME
 from hatchway.errors import PermanentSpawnError, SpawnCode
 
 AGENT_ID = "kici-agent-id"
-INSTALLATION = "hatchway.installation"
 IMAGE = "hatchway.image"
 """The name that was asked for: the container itself is made from an id, which tells a person nothing."""
 STOP_GRACE = "hatchway.stop-grace-seconds"
@@ -104,11 +105,6 @@ def refuse_what_cannot_run(spec: SpawnSpec, installation_id: str, facts: EngineF
         problem = "this spawn is for another installation than this worker's; its container could never be found again"
     elif spec.image is None:
         problem = "there is no image: give the label set one, or allow the job's by `allowJobImage: true`"
-    elif scaler.network_isolation:
-        problem = (
-            "networkIsolation is asked for, and not built yet: an agent is never run open instead. "
-            "Say `networkIsolation: false` to accept the engine's default bridge"
-        )
     elif label_set.container_socket and scaler.allow_job_image:
         problem = "containerSocket together with allowJobImage would give any job's image root on the engine's machine"
     elif spec.mcpu is not None and facts.cpus and spec.mcpu > facts.cpus * 1000:
@@ -129,10 +125,18 @@ def _only_loopback(urls: str) -> bool:
     return bool(hosts) and all(h.startswith("127.") or h in ("localhost", "::1") for h in hosts)
 
 
-def create(client: Client, spec: SpawnSpec, image_id: str, command: list[str] | None, socket: str) -> str:
+def create(
+    client: Client,
+    spec: SpawnSpec,
+    image_id: str,
+    command: list[str] | None,
+    socket: str,
+    attachment: Attachment | None,
+) -> str:
     """Create the container and return its id. `command` None runs the image's own entrypoint.
 
     `image_id` and not a name: a tag that moves between the check and this call would run something unchecked.
+    `attachment` None: the engine's default network.
     """
     made: dict[str, Any] = client.create_container(
         image_id,
@@ -140,13 +144,13 @@ def create(client: Client, spec: SpawnSpec, image_id: str, command: list[str] | 
         entrypoint=command,
         environment=dict(spec.env),
         labels=container_labels(spec),
-        host_config=_walls(client, spec, socket),
+        host_config=_walls(client, spec, socket, attachment),
         use_config_proxy=False,  # the SDK would copy the proxies, passwords included, of this user's docker config
     )
     return str(made["Id"])
 
 
-def _walls(client: Client, spec: SpawnSpec, socket: str) -> Any:
+def _walls(client: Client, spec: SpawnSpec, socket: str, attachment: Attachment | None) -> Any:
     limits: dict[str, int] = {}
     if spec.mcpu is not None:
         limits["nano_cpus"] = spec.mcpu * 1_000_000
@@ -160,7 +164,9 @@ def _walls(client: Client, spec: SpawnSpec, socket: str) -> Any:
         init=True,
         pids_limit=PIDS,
         log_config=LogConfig(type=LogConfig.types.JSON, config={"max-size": LOG_BYTES, "max-file": "1"}),
-        extra_hosts={"host.docker.internal": "host-gateway"},
+        network_mode=attachment.network if attachment else None,
+        dns=list(attachment.dns) or None if attachment else None,
+        extra_hosts=dict(attachment.hosts) if attachment else {HOST_NAME: "host-gateway"},
         binds=[f"{socket}:{_SOCKET}"] if spec.label_set.container_socket else None,
         **limits,
     )

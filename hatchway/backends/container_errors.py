@@ -211,6 +211,12 @@ _CONTAINER = (
         "{image} went away between its pull and the start: somebody prunes images on that engine",
     ),
     _row(
+        r"network \S+ not found|no such network|unable to find network",
+        "transient",
+        SpawnCode.DAEMON_UNAVAILABLE,
+        "the agent's network was removed while its container was being started; the next attempt makes another one",
+    ),
+    _row(
         r"no such container|no container with|marked for removal|being removed|already in progress",
         "transient",
         SpawnCode.DAEMON_UNAVAILABLE,

@@ -18,9 +18,10 @@ from typing import Any
 
 import structlog
 
-from hatchway.backends.container_create import AGENT_ID, INSTALLATION, is_stopping, secret_values
+from hatchway.backends.container_create import AGENT_ID, is_stopping, secret_values
 from hatchway.backends.container_engine import Client, Engine
 from hatchway.backends.container_errors import EngineRefused
+from hatchway.backends.container_network import INSTALLATION
 from hatchway.backends.errors import log_tail
 from hatchway.model import ComputeExit
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
+from hatchway.addresses import AddressError, parse_opening
 from hatchway.config.document import Path_
-from hatchway.config.schema import LabelSet, Scaler, ScalerType
+from hatchway.config.schema import LabelSet, NetworkPolicy, Scaler, ScalerType
 from hatchway.errors import InvalidReference
 from hatchway.registry.reference import parse_reference
 
@@ -26,6 +28,7 @@ _CONTAINER_ONLY_IN_SET = {
     "pull_policy": "pullPolicy",
     "container_socket": "containerSocket",
     "cap_add": "capAdd",
+    "network_policy": "networkPolicy",
     "agent": "agent",
 }
 _BARE_METAL_ONLY_IN_SET = {
@@ -45,11 +48,11 @@ def check_backend(scaler: Scaler) -> Iterator[tuple[Path_, str]]:
 
 
 def _check_container(scaler: Scaler) -> Iterator[tuple[Path_, str]]:
-    if scaler.network_isolation:
+    if scaler.network_isolation and not _engine_is_here(scaler.host):
         yield (
-            ("networkIsolation",),
-            "isolating container networks is not built yet, and agents never run open by default: "
-            "say `networkIsolation: false` to run them on the engine's own network",
+            ("host",),
+            "names an engine on another machine, whose firewall no worker can change from outside: run a worker there "
+            "and leave `host` out, or say `networkIsolation: false` to run agents on that engine's own network",
         )
     for index, label_set in enumerate(scaler.label_sets):
         path: Path_ = ("labelSets", index)
@@ -62,12 +65,37 @@ def _check_container(scaler: Scaler) -> Iterator[tuple[Path_, str]]:
                 yield (*path, "image"), str(e)
         elif not scaler.allow_job_image:
             yield (*path, "image"), "is required, since the scaler does not say `allowJobImage: true`"
+        for below, problem in _check_policy(scaler, label_set.network_policy):
+            yield (*path, "networkPolicy", *below), problem
         if label_set.container_socket and scaler.allow_job_image:
             yield (
                 (*path, "containerSocket"),
                 "cannot go with allowJobImage: an image of the job's choice would hold the engine's socket, "
                 "which is root on its host",
             )
+
+
+def _engine_is_here(host: str | None) -> bool:
+    """Whether `host` may be this machine's engine. A socket always is; an address only where it is loopback's."""
+    if host is None or host.startswith(("unix://", "/")):
+        return True
+    name = urlsplit(host).hostname or ""
+    return name == "localhost" or name.startswith("127.")
+
+
+def _check_policy(scaler: Scaler, policy: NetworkPolicy | None) -> Iterator[tuple[Path_, str]]:
+    """What stands below `networkPolicy`."""
+    if policy is None:
+        return
+    if not scaler.network_isolation:
+        yield (), "means nothing with `networkIsolation: false`: remove one of the two"
+    if policy.deny_all and (policy.allowlist is not None or policy.host_access):
+        yield ("denyAll",), "leaves the gateway only, so it cannot go with `allowlist` or `hostAccess`"
+    for index, entry in enumerate(policy.allowlist or ()):
+        try:
+            parse_opening(entry)
+        except AddressError as e:
+            yield ("allowlist", index), str(e)
 
 
 def _check_bare_metal(scaler: Scaler) -> Iterator[tuple[Path_, str]]:

@@ -150,6 +150,20 @@ class RegistryAuthConfig(ConfigModel):
     token_secret: SecretRef
 
 
+Port = Annotated[Whole, Field(ge=1, le=65_535)]
+
+
+class NetworkPolicy(ConfigModel):
+    """What the agents of a label set reach beside the gateway. Left out: the internet, and nothing private."""
+
+    allowlist: Annotated[list[str], Field(min_length=1)] | None = None
+    """Only these: IPv4 addresses or networks, each on every port or on one (`203.0.113.7:443`)."""
+    deny_all: bool = False
+    """The gateway only; no DNS either."""
+    host_access: list[Port] = []
+    """Ports of the engine's machine, TCP and UDP, on any of its addresses."""
+
+
 class LabelSet(ConfigModel):
     """One kind of agent that a scaler can make."""
 
@@ -162,6 +176,7 @@ class LabelSet(ConfigModel):
     pull_policy: PullPolicy = PullPolicy.IF_NOT_PRESENT
     container_socket: bool = False
     cap_add: list[str] = []
+    network_policy: NetworkPolicy | None = None
     agent: Literal["image", "inject"] = "image"
     """`image`: the image's entrypoint is the agent. `inject`: the reference agent is copied in and run."""
     # bare-metal
@@ -196,6 +211,8 @@ class Scaler(ConfigModel):
     host: str | None = None
     """container: the engine's socket or URL. Unset: DOCKER_HOST, else the local socket."""
     network_isolation: bool = True
+    """A network without a way to the host, to private networks and to other agents. Needs a worker that may change the
+    firewall of the engine's machine; where that fails, nothing is started."""
     allow_job_image: bool = False
     registry_auth: list[RegistryAuthConfig] = []
     claim_ttl_seconds: Seconds = 300

@@ -159,7 +159,10 @@ async def test_a_name_that_a_stranger_took_is_left_to_the_stranger(
 
 
 REFUSED_SPECS: dict[str, tuple[dict[str, Any], str]] = {
-    "network isolation": ({"network_isolation": True}, "networkIsolation"),
+    "IPv6 gateway in isolation": (
+        {"network_isolation": True, "env": {"KICI_ORCHESTRATOR_URL": "http://[2001:db8::1]:8780"}},
+        "no IPv6",
+    ),
     "more CPUs than the engine has": ({"mcpu": 4_000_000}, "4000 CPUs"),
     "socket for any job's image": ({"container_socket": True, "allow_job_image": True}, "containerSocket"),
     "loopback gateway": ({"env": {"KICI_ORCHESTRATOR_URL": "http://127.0.0.1:8780"}}, "host.docker.internal"),

@@ -105,8 +105,10 @@ def test_a_scaler_that_means_what_it_says_is_let_through(scaler: dict[str, Any])
         (with_set(METAL, command=[""]), "labelSets[0].command", "empty"),
         (with_set(METAL, workingDirectory="srv"), "labelSets[0].workingDirectory", "absolute"),
         # container
-        (docker(networkIsolation=True), "networkIsolation", "networkIsolation: false"),
-        ({k: v for k, v in DOCKER.items() if k != "networkIsolation"}, "networkIsolation", "networkIsolation: false"),
+        (docker(networkIsolation=True, host="tcp://build-7:2375"), "host", "networkIsolation: false"),
+        (docker(networkIsolation=True, host="ssh://build-7"), "host", "networkIsolation: false"),
+        (with_set(DOCKER, networkPolicy={"denyAll": True}), "labelSets[0].networkPolicy", "networkIsolation: false"),
+        (with_set(METAL, networkPolicy={"denyAll": True}), "labelSets[0].networkPolicy", "container scaler"),
         (with_set(DOCKER, user="u"), "labelSets[0].user", "bare-metal"),
         (with_set(DOCKER, runAsRoot=True), "labelSets[0].runAsRoot", "bare-metal"),
         (with_set(DOCKER, command=["x"]), "labelSets[0].command", "bare-metal"),

@@ -69,8 +69,6 @@ scalers:
         "hatchway.yaml:1:1: version: must be 1",
         "hatchway.yaml:2:1: globalMaxAgnts: unknown key; did you mean globalMaxAgents?",
         "hatchway.yaml:5:22: secrets.contexts.ci.path: must be absolute: each worker runs in a directory of its own",
-        "hatchway.yaml:7:5: scalers[0].networkIsolation: isolating container networks is not built yet, and agents "
-        "never run open by default: say `networkIsolation: false` to run them on the engine's own network",
         "hatchway.yaml:9:5: scalers[0].maxAgents: must be greater than or equal to 0",
         "hatchway.yaml:11:25: scalers[0].labelSets[0].labels[1]: starts with kici:, which is reserved: agents get "
         "those labels by what they are",
