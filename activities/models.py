@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from hatchway.errors import DeclineReason
@@ -16,6 +16,7 @@ from hatchway.model import (
     ProvisionRequest,
     ReleaseRequest,
     ScaleDownReason,
+    Sighting,
     TeardownFacts,
     TeardownState,
 )
@@ -249,3 +250,38 @@ class PoolAnswer(Payload):
     started: int = 0
     released: int = 0
     again_in: timedelta | None = None
+
+
+class LookInput(Payload):
+    """`before`: what earlier passes have seen; it is looked at first."""
+
+    before: list[Sighting] = []
+    now: datetime
+
+
+class Looked(Payload):
+    """`listed`: the backends whose answer was whole; what others have was not seen, and may be there all the same."""
+
+    seen: int = 0
+    listed: list[str] = []
+    sighted: list[Sighting] = []
+    more: int = 0
+    restored: list[str] = []
+    failed: dict[str, str] = {}
+
+
+class ReclaimInput(Payload):
+    agent_id: str
+    backend: str
+
+
+class Reclaimed(Payload):
+    """`spared`: why it was not destroyed after all; None: it is gone."""
+
+    spared: str | None = None
+
+
+class RetireAnswer(Payload):
+    """`retired`: nobody polls the host, nothing of it is on record, and its schedule has been deleted."""
+
+    retired: bool

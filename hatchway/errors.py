@@ -44,6 +44,9 @@ class ErrorType(StrEnum):
     BLIND = "Blind"
     # how a sweep ends, when a step of it failed
     SWEEP_FAILED = "SweepFailed"
+    # how a reclaim pass ends that could not look
+    RECLAIM_FAILED = "ReclaimFailed"
+    OTHER_NAMESPACE = "OtherNamespace"
 
 
 class DeclineReason(StrEnum):

@@ -409,6 +409,39 @@ class TeardownOutcome(Payload):
     teardown: TeardownState
 
 
+class ReclaimRequest(Payload):
+    """The input of ReclaimWorkflow: one pass over the compute of one host."""
+
+    host_id: str
+
+
+class Sighting(Payload):
+    """A compute of ours that nobody answers for: no row, no open workflow. `backend`: the kind that listed it."""
+
+    agent_id: str
+    backend: str
+    since: datetime
+    """When the first of the passes in a row began that saw it so."""
+
+
+class ReclaimOutcome(Payload):
+    """What one pass has seen and done. The next pass reads `sighted` out of it."""
+
+    seen: int = 0
+    """Computes that bear this installation's id."""
+    sighted: list[Sighting] = []
+    """Those that the next pass destroys, if it sees them so again."""
+    more: int = 0
+    """Computes without a row that were left for a later pass."""
+    reclaimed: list[str] = []
+    restored: list[str] = []
+    """Agents whose open workflow got its row back."""
+    failed: dict[str, str] = {}
+    """What did not get through, by backend or agent, and why."""
+    retired: bool = False
+    """The host is gone and nothing of it is on record: its schedule has been deleted."""
+
+
 class SweepRequest(Payload):
     """The input of SweepWorkflow and of each of its steps. Empty, so that fields can be added."""
 

@@ -21,10 +21,12 @@ from temporalio.client import (
 )
 from temporalio.service import RPCError, RPCStatusCode
 
-from hatchway.model import Payload, SweepRequest
+from hatchway.model import Payload, ReclaimRequest, SweepRequest
 from hatchway.task_queues import CONTROL
 
 RPC_LIMIT = timedelta(seconds=10)
+
+PREFIX = "hatchway/"
 
 CATCH_UP = timedelta(minutes=5)
 """After an outage: older runs that were missed say nothing that the next one does not."""
@@ -43,7 +45,7 @@ class Scheduled:
     @property
     def workflow_id(self) -> str:
         """The server appends the time."""
-        return self.id.rpartition("/")[2]
+        return self.id.removeprefix(PREFIX)
 
     def schedule(self) -> Schedule:
         """What the server is asked for."""
@@ -71,6 +73,19 @@ SWEEP = Scheduled(
 ALL = (SWEEP,)
 
 
+def reclaim_of(host_id: str) -> Scheduled:
+    """One for each host. The workers that poll the host's queue make it; a pass that finds nobody there, and nothing
+    of the host on record, deletes it.
+    """
+    return Scheduled(
+        id=f"{PREFIX}reclaim/{host_id}",
+        workflow="ReclaimWorkflow",
+        request=ReclaimRequest(host_id=host_id),
+        every=timedelta(minutes=5),
+        summary=f"compute on host {host_id} that nobody answers for",
+    )
+
+
 class Made(StrEnum):
     CREATED = "created"
     UPDATED = "updated"
@@ -90,6 +105,20 @@ class Found:
 async def make_schedules(temporal: Client) -> dict[str, Made]:
     """Create what is missing, update what is not as it should be. An operator's pause stays. Safe to repeat."""
     return {scheduled.id: await _make(temporal, scheduled) for scheduled in ALL}
+
+
+async def make_reclaim_schedule(temporal: Client, host_id: str) -> Made:
+    """As `make_schedules`, for one host."""
+    return await _make(temporal, reclaim_of(host_id))
+
+
+async def delete_reclaim_schedule(temporal: Client, host_id: str) -> None:
+    """Of a host that is gone. A pass that runs goes on."""
+    try:
+        await temporal.get_schedule_handle(reclaim_of(host_id).id).delete(rpc_timeout=RPC_LIMIT)
+    except RPCError as e:
+        if e.status is not RPCStatusCode.NOT_FOUND:
+            raise
 
 
 async def look_at_schedules(temporal: Client) -> list[Found]:

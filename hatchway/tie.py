@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from temporalio.client import Client
 
+from hatchway.errors import HatchwayError
 from hatchway.namespace import namespace_uuid
 from hatchway.store.installation import Installation, installation
 from hatchway.store.pool import Database
@@ -20,7 +21,12 @@ class Tie(StrEnum):
     HERE = "here"
     NONE_YET = "none yet"
     ELSEWHERE = "elsewhere"
-    """Another namespace; or another installation than the one that this process was started for."""
+    RENEWED = "renewed"
+    """Another installation than the one that this process was started for: it was a copy, and became its own."""
+
+
+class TiedElsewhere(HatchwayError):
+    """This database is not that of the namespace that is spoken to: nothing may be ended from here. Says what to do."""
 
 
 class NamespaceTie:
@@ -37,11 +43,18 @@ class NamespaceTie:
         """
         known = await installation(self._db)
         if installation_id is not None and str(known.installation_id) != installation_id:
-            return Tie.ELSEWHERE
+            return Tie.RENEWED
         if known.namespace_uuid is None:
             return Tie.NONE_YET
         here = await namespace_uuid(self._temporal)
         return Tie.HERE if known.namespace_uuid == here else Tie.ELSEWHERE
+
+    async def refuse_elsewhere(self, installation_id: str) -> Tie:
+        """Raise TiedElsewhere where nothing may be done; else what was found, which may be no tie yet."""
+        tie = await self.look(installation_id)
+        if tie in (Tie.ELSEWHERE, Tie.RENEWED):
+            raise TiedElsewhere(self.words(tie))
+        return tie
 
     def words(self, tie: Tie) -> str:
         """What an operator has to know of it, with the commands."""
@@ -50,6 +63,8 @@ class NamespaceTie:
                 return f"this database belongs to namespace {self._temporal.namespace}"
             case Tie.NONE_YET:
                 return "this database is not tied to a namespace yet: run `hatchway setup`"
+            case Tie.RENEWED:
+                return "this database has become another installation than this process was started for: start it again"
             case Tie.ELSEWHERE:
                 return (
                     f"this database belongs to another Temporal namespace than {self._temporal.namespace}: nothing is "

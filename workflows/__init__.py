@@ -15,8 +15,9 @@ def __getattr__(name: str) -> Any:
     if name != "ALL":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from workflows.provision import ProvisionWorkflow
+    from workflows.reclaim import ReclaimWorkflow
     from workflows.sweep import SweepWorkflow
     from workflows.teardown import TeardownWorkflow
     from workflows.warm_pool import WarmPoolWorkflow
 
-    return [ProvisionWorkflow, SweepWorkflow, TeardownWorkflow, WarmPoolWorkflow]
+    return [ProvisionWorkflow, ReclaimWorkflow, SweepWorkflow, TeardownWorkflow, WarmPoolWorkflow]

@@ -12,7 +12,7 @@ from datetime import datetime
 from textwrap import TextWrapper
 
 from hatchway.errors import ErrorType
-from hatchway.model import COUNTED_AHEAD, ProvisionState, ProvisionStatus, SweepOutcome, TeardownRequest
+from hatchway.model import COUNTED_AHEAD, ProvisionState, ProvisionStatus, ReclaimOutcome, SweepOutcome, TeardownRequest
 
 LIMIT = 2000
 """Bytes, as are the other limits."""
@@ -21,6 +21,9 @@ INLINE_LIMIT = 250
 CODE_LIMIT = 120
 LINE = 60
 """Characters of a line in a code block."""
+
+NAMED = 5
+"""How many agents of one kind a page names."""
 
 NEXT_STEP = {
     ProvisionState.RESERVING: "Nothing. If it stays here, Postgres does not answer: see the pending activity.",
@@ -150,6 +153,25 @@ def render_sweep(outcome: SweepOutcome, running: Collection[str], now: datetime)
     error = "\n".join(f"{name}: {words}" for name, words in outcome.failed.items()) or None
     todo = "Repair what the error names; the next sweep, a minute later, tries again." if error else "Nothing."
     return _page(lines, error, todo)
+
+
+def render_reclaim(title: str, host_id: str, outcome: ReclaimOutcome, now: datetime) -> str:
+    """The page of one pass over a host's compute."""
+    lines = [f"### {title}", "", f"- **since** {_moment(now)}", f"- **host** {code(host_id)}"]
+    lines.append(f"- **ours** {outcome.seen}")
+    for what, agents in (
+        ("nobody answers for", [sighting.agent_id for sighting in outcome.sighted]),
+        ("destroyed", outcome.reclaimed),
+        ("row written again", outcome.restored),
+    ):
+        if agents:
+            named = ", ".join(code(agent_id) for agent_id in agents[:NAMED])
+            lines.append(f"- **{what}** {len(agents)}: {named}" + (", …" if len(agents) > NAMED else ""))
+    if outcome.more:
+        lines.append(f"- **left for a later pass** {outcome.more}")
+    error = "\n".join(f"{what}: {why}" for what, why in sorted(outcome.failed.items())) or None
+    todo = "Nothing: what nobody answers for is destroyed when the next pass sees it so again."
+    return _page(lines, error, "Repair what the error names; the next pass tries again." if error else todo)
 
 
 def _page(lines: list[str], error: str | None, todo: str) -> str:

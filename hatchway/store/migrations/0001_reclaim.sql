@@ -18,3 +18,44 @@ begin
   delete from scaler_instances;
   return 'true'::jsonb;
 end $$;
+
+-- Compute stands and its workflow is open, but its row is lost, as by a restored backup: written again, counted by every
+-- cap and held back by none, because it is there already. Never for an agent whose end is on record: its workflow may
+-- just be about to close. It is nobody's warm agent any more, as whether it has a job is lost too.
+-- args: agent_id, scaler, workflow_id, workflow_first_run_id, job_id, mcpu, mem_bytes, config_version, host_id, compute,
+--       adopted_by (or null), spawn: as for hatchway_take
+create function hatchway_restore_row(args jsonb) returns jsonb
+language plpgsql set search_path = public, pg_temp as $$
+declare
+  v_agent text := args->>'agent_id';
+  s       scaler_spawning_agents;
+begin
+  perform hatchway_lock();
+  if exists (select from scaler_spawning_agents where agent_id = v_agent)
+     or exists (select from scaler_waiters where agent_id = v_agent) then
+    return '"there"';
+  elsif exists (select from scaler_provision_outcomes where agent_id = v_agent and closed_at is not null) then
+    return '"ended"';
+  elsif not exists (select from scaler_capacity where scaler_name = args->>'scaler') then
+    return '"no-such-scaler"';
+  elsif exists (select from scaler_spawning_agents
+                 where bound_job_id = args->>'job_id' and state <> 'closing') then
+    return '"job-has-agent"';
+  end if;
+  s := hatchway_take(case when args->>'adopted_by' is null then 'spawned' else 'active' end,
+                     v_agent, args->>'scaler', (args->>'mcpu')::bigint, (args->>'mem_bytes')::bigint,
+                     args->>'workflow_id', args->>'job_id', args->'spawn', (args->>'config_version')::bigint);
+  update scaler_spawning_agents
+     set host_id = args->>'host_id',
+         compute = args->'compute',
+         adopted_by = args->>'adopted_by',
+         adopted_at = case when args->>'adopted_by' is not null then now() end,   -- since when it is known to be silent
+         deadline_at = case when args->>'adopted_by' is null then s.deadline_at end
+   where agent_id = v_agent;
+  if args->>'adopted_by' is not null then
+    insert into scaler_provision_outcomes (agent_id, job_id, scaler_name, adopted_by, adopted_at)
+    values (v_agent, args->>'job_id', s.scaler_name, args->>'adopted_by', now())
+    on conflict (agent_id) do nothing;
+  end if;
+  return '"restored"';
+end $$;
