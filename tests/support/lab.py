@@ -24,6 +24,8 @@ from activities.adoption import AdoptionActivities
 from activities.auth import AuthActivities
 from activities.compute import ComputeActivities, Installation
 from activities.reap import ReapActivities
+from activities.reclaim import ReclaimActivities, ReclaimRetirement
+from activities.restoring import Restoring
 from activities.slots import SlotActivities
 from activities.sweep import SweepActivities
 from activities.warm import WarmActivities
@@ -55,10 +57,12 @@ from hatchway.store.installation import installation_id
 from hatchway.store.outcomes import Outcomes
 from hatchway.store.pool import Database
 from hatchway.store.reaping import Reaping
+from hatchway.store.reclaiming import Reclaiming
 from hatchway.store.slots import Slots
 from hatchway.store.waiters import Line
 from hatchway.store.warm import WarmAgents
 from hatchway.task_queues import CONTROL, host_queue, spawn_queue
+from hatchway.tie import NamespaceTie
 from hatchway.waking import wake
 from tests.support.namespaces import Namespaces, until
 from tests.support.scripted import Cloud, ScriptedBackend
@@ -213,7 +217,9 @@ class Lab:
     def start_host(self, backend: ScriptedBackend, *, spawns: bool = True, scaler: str = SCALER) -> None:
         """Poll the queues of one host, and of the scaler unless it only serves what is bound to it."""
         compute = self.compute(backend)
-        queues: dict[str, list[Callable[..., Any]]] = {host_queue(backend.host_id): [compute.spawn, compute.teardown]}
+        queues: dict[str, list[Callable[..., Any]]] = {
+            host_queue(backend.host_id): [compute.spawn, compute.teardown, *self.reclaim(backend).all]
+        }
         if spawns:
             queues[spawn_queue(scaler)] = [compute.spawn]
         for queue, serves in queues.items():
@@ -242,6 +248,14 @@ class Lab:
             self.metrics,
             Backoff(self.db),
         )
+
+    def reclaim(self, backend: ScriptedBackend) -> ReclaimActivities:
+        store = Reclaiming(self.db)
+        config = CurrentConfig(ConfigVersions(self.db), self.environ)
+        return ReclaimActivities(
+            backend.host_id, {"bare-metal": backend}, self.installation, store, NamespaceTie(self.db, self.temporal),
+            self.temporal, Restoring(store, config, self.temporal, "linux/amd64"), self.metrics,
+        )  # fmt: skip
 
     # ── invariants ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -275,7 +289,7 @@ def control_worker(lab: Lab) -> Worker:
         activities=[
             slots.reserve, slots.release, slots.record_outcome, slots.request_drain,
             adoption.adopt, adoption.close, auth.resolve_container_auth, sweep.line, reap.reap,
-            *warm.all,
+            *warm.all, ReclaimRetirement(Reclaiming(lab.db), lab.temporal, lab.metrics).retire,
         ],
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
     )  # fmt: skip
