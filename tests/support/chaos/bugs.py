@@ -1,0 +1,85 @@
+"""Six bugs that a fleet can be started with. Each is what somebody once shipped; the checker must turn red on each.
+
+Most are put into the worker's own process by its entry script. Two replace a function in the test's database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hatchway.backends.base import Gone
+from hatchway.errors import DestroyError
+from hatchway.store.pool import Database
+from tests.support.admissions import break_the_admission_lock
+from tests.support.chaos.cloud_backend import CloudBackend
+
+RELEASES_EARLY_BY_S = 2.0
+
+
+async def nothing_to_change(_db: Database) -> None:
+    """The bug is all in the worker."""
+
+
+def nothing_to_install() -> None:
+    """The bug is all in the database."""
+
+
+@dataclass(frozen=True)
+class Bug:
+    """What is wrong, and which invariant must be seen to break."""
+
+    breaks: str
+    install: Callable[[], None] = nothing_to_install
+    """In a worker's process, before it starts."""
+    in_database: Callable[[Database], Awaitable[None]] = nothing_to_change
+
+
+def _absent_is_an_error() -> None:
+    async def destroy(self: CloudBackend, agent_id: str, *_: Any) -> Gone:
+        if not await self.remove(agent_id):
+            raise DestroyError("the cloud answered 404: there is no such machine")
+        return Gone()
+
+    CloudBackend.destroy = destroy  # type: ignore[assignment,method-assign]
+
+
+def _released_before_gone() -> None:
+    left_behind: set[asyncio.Task[None]] = set()
+
+    async def destroy(self: CloudBackend, agent_id: str, *_: Any) -> Gone:
+        async def later() -> None:
+            await asyncio.sleep(RELEASES_EARLY_BY_S)
+            await self.remove(agent_id)
+
+        task = asyncio.create_task(later())
+        left_behind.add(task)
+        task.add_done_callback(left_behind.discard)
+        return Gone()
+
+    CloudBackend.destroy = destroy  # type: ignore[assignment,method-assign]
+
+
+async def _completions_dropped(db: Database) -> None:
+    """The gateway answers the agent well, and nothing is written down: 401 counts as done once a result was sent."""
+    await db.fetch_all(
+        """
+        create or replace function hatchway_complete(args jsonb) returns jsonb
+        language plpgsql security definer set search_path = public, pg_temp as
+        $$ begin return jsonb_build_object('answer', 'gone'); end $$
+        """
+    )
+
+
+async def _lock_skipped(db: Database) -> None:
+    await break_the_admission_lock(db, lingering=0.3)
+
+
+BUGS: dict[str, Bug] = {
+    "skip the lock": Bug("I1", in_database=_lock_skipped),
+    "404 as error": Bug("I2", _absent_is_an_error),
+    "release before gone": Bug("I2", _released_before_gone),
+    "drop a completion": Bug("I6", in_database=_completions_dropped),
+}
