@@ -34,6 +34,7 @@ import workflows
 from activities.adoption import AdoptionActivities
 from activities.auth import AuthActivities
 from activities.compute import ComputeActivities, Installation
+from activities.purge import PurgeActivities
 from activities.reap import ReapActivities
 from activities.reclaim import ReclaimActivities, ReclaimRetirement
 from activities.restoring import Restoring
@@ -69,6 +70,7 @@ from hatchway.store.migrate import check_revision
 from hatchway.store.outcomes import Outcomes
 from hatchway.store.pool import Database
 from hatchway.store.presence import Presence
+from hatchway.store.purging import Purging
 from hatchway.store.reaping import Reaping
 from hatchway.store.reclaiming import Reclaiming
 from hatchway.store.slots import Slots
@@ -347,7 +349,10 @@ class Fleet:
         adoption = AdoptionActivities(self._adoption, self._backoff, self._config, self._metrics)
         auth = AuthActivities(self._config)
         sweep = SweepActivities(self._line, self._slots, self._temporal, self._metrics)
-        reap = ReapActivities(self._reaping, self._slots, self._adoption, self._config, self._temporal, self._metrics)
+        reap = ReapActivities(
+            self._reaping, self._slots, self._adoption, self._config, self._tie, self._temporal, self._metrics
+        )
+        purge = PurgeActivities(Purging(self._db), self._config, self._metrics)
         warm = WarmActivities(
             self._warm, self._slots, self._adoption, self._outcomes, self._config, self._temporal, self._metrics
         )
@@ -358,7 +363,7 @@ class Fleet:
             workflow_runner=ContextFreeRunner(),
             activities=[
                 slots.reserve, slots.release, slots.record_outcome, slots.request_drain,
-                adoption.adopt, adoption.close, auth.resolve_container_auth, sweep.line, reap.reap,
+                adoption.adopt, adoption.close, auth.resolve_container_auth, sweep.line, reap.reap, purge.purge,
                 *warm.all, ReclaimRetirement(self._reclaiming, self._temporal, self._metrics).retire,
             ],
             identity=self._instance_id,

@@ -8,10 +8,12 @@ from collections import Counter
 import structlog
 from temporalio import activity
 from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.errors import store_errors
 from hatchway.config.current import CurrentConfig
+from hatchway.errors import ErrorType
 from hatchway.metrics import Metrics
 from hatchway.model import CondemnRequest, EndReason, ReleaseRequest, SweepRequest, SweptStep
 from hatchway.reaper import RPC_LIMIT, Judged, Reaper
@@ -21,6 +23,7 @@ from hatchway.store.reaping import Reaping
 from hatchway.store.rows import SpawnRow
 from hatchway.store.slots import Slots
 from hatchway.teardowns import tear_down
+from hatchway.tie import NamespaceTie, Tie
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +41,7 @@ class ReapActivities:
         slots: Slots,
         adoption: Adoption,
         config: CurrentConfig,
+        tie: NamespaceTie,
         temporal: Client,
         metrics: Metrics,
     ) -> None:
@@ -45,6 +49,7 @@ class ReapActivities:
         self._slots = slots
         self._adoption = adoption
         self._config = config
+        self._tie = tie
         self._temporal = temporal
         self._metrics = metrics
         self._warned: set[str] = set()
@@ -59,6 +64,7 @@ class ReapActivities:
         """
         done: Counter[str] = Counter()
         with store_errors(self._metrics):
+            await self._refuse_elsewhere()
             windows = await self._windows()
             reaper = Reaper(self._reaping, self._temporal, windows)
             at_once = asyncio.Semaphore(AT_ONCE)
@@ -71,6 +77,12 @@ class ReapActivities:
             async for page in reaper.judged(activity.heartbeat):
                 await asyncio.gather(*(see_to(judged) for judged in page))
         return SweptStep(done={what: done[what] for what in DONE})
+
+    async def _refuse_elsewhere(self) -> None:
+        """To the database of another namespace, every workflow is gone: nobody may be judged by that."""
+        tie = await self._tie.look()
+        if tie is Tie.ELSEWHERE:
+            raise ApplicationError(self._tie.words(tie), type=ErrorType.OTHER_NAMESPACE, non_retryable=True)
 
     async def _windows(self) -> Windows:
         """Of the configuration in force at this moment."""

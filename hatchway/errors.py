@@ -44,6 +44,7 @@ class ErrorType(StrEnum):
     BLIND = "Blind"
     # how a sweep ends, when a step of it failed
     SWEEP_FAILED = "SweepFailed"
+    PURGE_FAILED = "PurgeFailed"
     # how a reclaim pass ends that could not look
     RECLAIM_FAILED = "ReclaimFailed"
     OTHER_NAMESPACE = "OtherNamespace"

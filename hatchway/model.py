@@ -446,8 +446,29 @@ class SweepRequest(Payload):
     """The input of SweepWorkflow and of each of its steps. Empty, so that fields can be added."""
 
 
+class PurgeKind(StrEnum):
+    """What is deleted once it is spent."""
+
+    CLAIMS = "claims"
+    TOKENS = "tokens"
+    PRESENCE = "presence"
+    OUTCOMES = "outcomes"
+    JOBS = "jobs"
+    INSTANCES = "instances"
+
+
+class PurgeRequest(Payload):
+    """The input of PurgeWorkflow. Empty, so that fields can be added."""
+
+
+class PurgeInput(Payload):
+    """The input of each of its steps."""
+
+    kind: PurgeKind
+
+
 class SweptStep(Payload):
-    """What one step of a sweep has done: a word for each kind of thing, and how many. `error`: it failed with that."""
+    """What one step of a sweep or a purge has done: a word for each kind of thing, and how many. `error`: it failed."""
 
     done: dict[str, int] = {}
     error: str | None = None

@@ -21,7 +21,7 @@ from temporalio.client import (
 )
 from temporalio.service import RPCError, RPCStatusCode
 
-from hatchway.model import Payload, ReclaimRequest, SweepRequest
+from hatchway.model import Payload, PurgeRequest, ReclaimRequest, SweepRequest
 from hatchway.task_queues import CONTROL
 
 RPC_LIMIT = timedelta(seconds=10)
@@ -67,10 +67,18 @@ SWEEP = Scheduled(
     workflow="SweepWorkflow",
     request=SweepRequest(),
     every=timedelta(seconds=60),
-    summary="one pass over the waiting line and the warm pools",
+    summary="one pass over all agents, the waiting line and the warm pools",
 )
 
-ALL = (SWEEP,)
+PURGE = Scheduled(
+    id="hatchway/purge",
+    workflow="PurgeWorkflow",
+    request=PurgeRequest(),
+    every=timedelta(minutes=5),
+    summary="deletes what is spent and past its retention",
+)
+
+ALL = (SWEEP, PURGE)
 
 
 def reclaim_of(host_id: str) -> Scheduled:

@@ -15,9 +15,10 @@ def __getattr__(name: str) -> Any:
     if name != "ALL":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from workflows.provision import ProvisionWorkflow
+    from workflows.purge import PurgeWorkflow
     from workflows.reclaim import ReclaimWorkflow
     from workflows.sweep import SweepWorkflow
     from workflows.teardown import TeardownWorkflow
     from workflows.warm_pool import WarmPoolWorkflow
 
-    return [ProvisionWorkflow, ReclaimWorkflow, SweepWorkflow, TeardownWorkflow, WarmPoolWorkflow]
+    return [ProvisionWorkflow, PurgeWorkflow, ReclaimWorkflow, SweepWorkflow, TeardownWorkflow, WarmPoolWorkflow]

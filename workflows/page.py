@@ -139,7 +139,16 @@ def render_torn_down(agent_id: str, at: datetime, how: str) -> str:
 
 def render_sweep(outcome: SweepOutcome, running: Collection[str], now: datetime) -> str:
     """The page of one sweep: what each step has done, and what has not got through."""
-    title = "sweeping" if running else "swept, with failures" if outcome.failed else "swept"
+    return _steps(outcome, running, now, "sweeping", "swept")
+
+
+def render_purge(outcome: SweepOutcome, running: Collection[str], now: datetime) -> str:
+    """The page of one purge: how much of each kind is deleted, and what has not got through."""
+    return _steps(outcome, running, now, "purging", "purged")
+
+
+def _steps(outcome: SweepOutcome, running: Collection[str], now: datetime, doing: str, done: str) -> str:
+    title = doing if running else f"{done}, with failures" if outcome.failed else done
     lines = [f"### {title}", "", f"- **since** {_moment(now)}"]
     for name, step in outcome.steps.items():
         if name in running:
@@ -151,7 +160,7 @@ def render_sweep(outcome: SweepOutcome, running: Collection[str], now: datetime)
             said = counts or "nothing to do"
         lines.append(f"- **{name}** {inline(said)}")
     error = "\n".join(f"{name}: {words}" for name, words in outcome.failed.items()) or None
-    todo = "Repair what the error names; the next sweep, a minute later, tries again." if error else "Nothing."
+    todo = "Repair what the error names; the next pass tries again." if error else "Nothing."
     return _page(lines, error, todo)
 
 

@@ -23,6 +23,7 @@ import workflows
 from activities.adoption import AdoptionActivities
 from activities.auth import AuthActivities
 from activities.compute import ComputeActivities, Installation
+from activities.purge import PurgeActivities
 from activities.reap import ReapActivities
 from activities.reclaim import ReclaimActivities, ReclaimRetirement
 from activities.restoring import Restoring
@@ -44,6 +45,7 @@ from hatchway.model import (
     ProvisionRequest,
     ProvisionState,
     ProvisionStatus,
+    PurgeRequest,
     ReleaseRequest,
     SweepOutcome,
     SweepRequest,
@@ -56,6 +58,7 @@ from hatchway.store.config_versions import ConfigVersions
 from hatchway.store.installation import installation_id
 from hatchway.store.outcomes import Outcomes
 from hatchway.store.pool import Database
+from hatchway.store.purging import Purging
 from hatchway.store.reaping import Reaping
 from hatchway.store.reclaiming import Reclaiming
 from hatchway.store.slots import Slots
@@ -204,6 +207,14 @@ class Lab:
         )  # fmt: skip
         return outcome
 
+    async def purge(self) -> SweepOutcome:
+        """One pass, as the schedule would start it."""
+        outcome: SweepOutcome = await self.temporal.execute_workflow(
+            "PurgeWorkflow", PurgeRequest(), id=f"purge-{uuid.uuid4().hex}", task_queue=CONTROL,
+            result_type=SweepOutcome,
+        )  # fmt: skip
+        return outcome
+
     # ── hosts and configuration ─────────────────────────────────────────────────────────────────────────────────
 
     async def apply(self, config: dict[str, Any]) -> None:
@@ -279,7 +290,9 @@ def control_worker(lab: Lab) -> Worker:
     )  # fmt: skip
     adoption, auth = AdoptionActivities(lab.adoption, Backoff(lab.db), current, lab.metrics), AuthActivities(current)
     sweep = SweepActivities(Line(lab.db), lab.slots, lab.temporal, lab.metrics)
-    reap = ReapActivities(Reaping(lab.db), lab.slots, lab.adoption, current, lab.temporal, lab.metrics)
+    tie = NamespaceTie(lab.db, lab.temporal)
+    reap = ReapActivities(Reaping(lab.db), lab.slots, lab.adoption, current, tie, lab.temporal, lab.metrics)
+    purge = PurgeActivities(Purging(lab.db), current, lab.metrics)
     warm = WarmActivities(WarmAgents(lab.db), lab.slots, lab.adoption, lab.outcomes, current, lab.temporal, lab.metrics)
     return Worker(
         lab.temporal,
@@ -288,7 +301,7 @@ def control_worker(lab: Lab) -> Worker:
         workflow_runner=ContextFreeRunner(),
         activities=[
             slots.reserve, slots.release, slots.record_outcome, slots.request_drain,
-            adoption.adopt, adoption.close, auth.resolve_container_auth, sweep.line, reap.reap,
+            adoption.adopt, adoption.close, auth.resolve_container_auth, sweep.line, reap.reap, purge.purge,
             *warm.all, ReclaimRetirement(Reclaiming(lab.db), lab.temporal, lab.metrics).retire,
         ],
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),

@@ -183,5 +183,5 @@ async def test_a_doctor_sees_a_paused_and_a_missing_schedule_and_setup_mends_onl
     assert "maintenance until noon" in paused_finding["what"]
     assert still_paused
     assert missing_finding["todo"] == "Run `hatchway setup`."
-    assert made == {"hatchway/sweep": "created"}
+    assert made == {"hatchway/sweep": "created", "hatchway/purge": "unchanged"}
     assert hatchway.object("doctor")["ok"]

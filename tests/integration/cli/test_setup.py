@@ -42,8 +42,8 @@ async def test_setup_adds_what_is_missing_and_the_next_one_nothing(
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert json.loads(first.stdout)["added"] == NAMES
     assert json.loads(second.stdout)["added"] == []
-    assert json.loads(first.stdout)["schedules"] == {"hatchway/sweep": "created"}
-    assert json.loads(second.stdout)["schedules"] == {"hatchway/sweep": "unchanged"}
+    assert json.loads(first.stdout)["schedules"] == {"hatchway/sweep": "created", "hatchway/purge": "created"}
+    assert json.loads(second.stdout)["schedules"] == {"hatchway/sweep": "unchanged", "hatchway/purge": "unchanged"}
     assert json.loads(first.stdout)["namespace_uuid"] == json.loads(second.stdout)["namespace_uuid"]
 
 

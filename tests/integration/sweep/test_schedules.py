@@ -21,7 +21,7 @@ from temporalio.common import RawValue
 from temporalio.worker import Worker
 
 from hatchway.model import SweepOutcome, SweptStep
-from hatchway.schedules import SWEEP, Made, look_at_schedules, make_schedules
+from hatchway.schedules import PURGE, SWEEP, Made, look_at_schedules, make_schedules
 from hatchway.task_queues import CONTROL
 from tests.support.lab import Lab
 from tests.support.namespaces import Namespaces, until
@@ -42,13 +42,15 @@ async def test_setup_makes_the_schedule_once(empty: Client) -> None:
     first, second = await make_schedules(empty), await make_schedules(empty)
     after = await look_at_schedules(empty)
 
-    assert [found.missing for found in before] == [True]
-    assert (first, second) == ({SWEEP.id: Made.CREATED}, {SWEEP.id: Made.UNCHANGED})
-    assert [(found.missing, found.paused) for found in after] == [(False, False)]
-    described = await empty.get_schedule_handle(SWEEP.id).describe()
-    assert described.schedule.spec.intervals == [ScheduleIntervalSpec(every=timedelta(seconds=60))]
-    assert described.schedule.policy.overlap is ScheduleOverlapPolicy.SKIP
-    assert described.schedule.policy.catchup_window == timedelta(minutes=5)
+    assert [found.missing for found in before] == [True, True]
+    assert first == {SWEEP.id: Made.CREATED, PURGE.id: Made.CREATED}
+    assert second == {SWEEP.id: Made.UNCHANGED, PURGE.id: Made.UNCHANGED}
+    assert [(found.missing, found.paused) for found in after] == [(False, False), (False, False)]
+    for made, every in ((SWEEP, timedelta(seconds=60)), (PURGE, timedelta(minutes=5))):
+        described = await empty.get_schedule_handle(made.id).describe()
+        assert described.schedule.spec.intervals == [ScheduleIntervalSpec(every=every)]
+        assert described.schedule.policy.overlap is ScheduleOverlapPolicy.SKIP
+        assert described.schedule.policy.catchup_window == timedelta(minutes=5)
 
 
 async def test_a_schedule_that_was_changed_is_put_right_and_stays_paused(empty: Client) -> None:
@@ -66,10 +68,10 @@ async def test_a_schedule_that_was_changed_is_put_right_and_stays_paused(empty: 
 
     made = await make_schedules(empty)
     again = await make_schedules(empty)
-    (found,) = await look_at_schedules(empty)
+    found = next(one for one in await look_at_schedules(empty) if one.id == SWEEP.id)
     described = await handle.describe()
 
-    assert (made, again) == ({SWEEP.id: Made.UPDATED}, {SWEEP.id: Made.UNCHANGED})
+    assert (made[SWEEP.id], again[SWEEP.id]) == (Made.UPDATED, Made.UNCHANGED)
     assert (found.paused, found.note) == (True, "maintenance")
     assert described.schedule.spec.intervals == [ScheduleIntervalSpec(every=timedelta(seconds=60))]
     assert described.schedule.policy.overlap is ScheduleOverlapPolicy.SKIP
@@ -83,6 +85,7 @@ async def test_a_triggered_schedule_runs_a_sweep_that_shows_what_it_did(lab: Lab
     await schedule.trigger()
     (ran,) = await until(lambda: _runs(lab.temporal))
     await schedule.delete()
+    await lab.temporal.get_schedule_handle(PURGE.id).delete()
 
     assert ran.startswith("sweep-")
     outcome = await lab.temporal.get_workflow_handle(ran, result_type=SweepOutcome).result()
