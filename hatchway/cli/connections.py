@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -52,6 +53,8 @@ async def database() -> AsyncIterator[Database]:
     from hatchway.store.migrate import check_revision
     from hatchway.store.pool import Database
 
+    # What the pool warns of, a command says in a sentence of its own.
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
     with database_errors():
         async with Database.open(database_url(), max_size=4) as db:
             await check_revision(db)

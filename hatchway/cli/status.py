@@ -12,6 +12,7 @@ import typer
 
 from hatchway.cli.connections import database, run_async
 from hatchway.cli.output import JsonOption, as_json, cell, table
+from hatchway.errors import StoreUnreachable
 
 if TYPE_CHECKING:
     from hatchway.store.pool import Database
@@ -39,15 +40,20 @@ def status(
 
 async def _status(limit: int, *, watch: bool, json: bool) -> None:
     async with database() as db:
-        while True:
-            found = await standing(db, limit)
-            if json:
-                print(as_json(found), flush=True)
-            else:
-                print((CLEAR if watch and sys.stdout.isatty() else "") + "\n".join(lines(found)), flush=True)
-            if not watch:
-                return
+        _show(await standing(db, limit), json=json, clear=watch)
+        while watch:
             await asyncio.sleep(WATCH_EVERY_S)
+            try:
+                _show(await standing(db, limit), json=json, clear=True)
+            except StoreUnreachable as e:  # whoever watches wants to see it come back
+                print(f"{e}; asked again every {WATCH_EVERY_S:g} s, until Ctrl-C", file=sys.stderr, flush=True)
+
+
+def _show(found: dict[str, Any], *, json: bool, clear: bool) -> None:
+    if json:
+        print(as_json(found), flush=True)
+    else:
+        print((CLEAR if clear and sys.stdout.isatty() else "") + "\n".join(lines(found)), flush=True)
 
 
 async def standing(db: Database, limit: int) -> dict[str, Any]:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
-from tests.integration.cli.conftest import Hatchway
+from tests.integration.cli.conftest import Hatchway, clean_environment
+from tests.support.pooler import through
+from tests.support.proxy import FaultProxy
 
 LIMIT_S = 10.0
 REQUEST = '{"labels": ["linux"]}'
@@ -67,3 +74,31 @@ def test_a_gateway_without_temporal_exits_4(elsewhere: Hatchway, refusing: str, 
 
     assert done.returncode == 4
     assert "Temporal" in done.stderr
+
+
+def test_a_watched_status_outlives_an_outage_of_postgres(database_url: str) -> None:
+    """It says that nobody answers, and goes on by itself once somebody does."""
+    at = conninfo_to_dict(database_url)
+    proxy = FaultProxy((str(at["host"]), int(str(at["port"]))))
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "hatchway.cli", "status", "--watch", "--json"],
+        env=clean_environment({"DATABASE_URL": through(proxy.port, database_url)}),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert watching.stdout is not None
+    assert watching.stderr is not None
+    try:
+        before = json.loads(watching.stdout.readline())
+        proxy.cut()
+        said = watching.stderr.readline()
+        proxy.heal()
+        after = json.loads(watching.stdout.readline())
+    finally:
+        watching.send_signal(signal.SIGINT)
+        rest = watching.communicate(timeout=30)[1]
+        proxy.close()
+
+    assert "Postgres" in said
+    assert "again" in said
+    assert before == after
+    assert watching.returncode == 130, rest
