@@ -44,7 +44,7 @@ LOOK_RETRY = RetryPolicy(
 )
 DESTROY_LIMIT = timedelta(minutes=3)
 """For one agent, all attempts: most of it is the stop grace. What is not gone by then is for the next pass."""
-DESTROY_RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30))
+DESTROY_RETRY = LOOK_RETRY
 AT_ONCE = 8
 DESTROYED_A_PASS = 100
 """Keeps a pass and its history short: the rest stays sighted, and its turn comes with the next pass."""
