@@ -86,6 +86,7 @@ class _Inbound(ActivityInboundInterceptor):
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         info, task = activity.info(), asyncio.current_task()
         if self._back.over:
+            log.info("handed back before it began", **_described(info))
             raise _handed_back(info)
         assert task is not None  # noqa: S101 - a coroutine that runs is in one
         running = _Running(info, task)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -20,9 +19,9 @@ from hatchway.errors import ErrorType
 from hatchway.model import EndReason, JobResult, ProvisionState
 from tests.support.namespaces import Namespaces, until
 from tests.support.stack import Stack, label_set, laptop, running_stack
+from tests.support.worker_process import ROOT, WorkerProcess
 
 S = ProvisionState
-ROOT = Path(__file__).parents[3]
 
 CONFIG = laptop(
     labelSets=[
@@ -38,42 +37,6 @@ async def door(namespaces: Namespaces, database_url: str) -> AsyncIterator[Stack
     """A gateway, and no worker yet."""
     async with running_stack(namespaces, database_url, CONFIG, with_worker=False) as running:
         yield running
-
-
-class WorkerProcess:
-    def __init__(self, stack: Stack, *arguments: str, environ: Mapping[str, str] | None = None) -> None:
-        self._stack = stack
-        self._arguments = arguments
-        self._environ = environ or {}
-        self._process: asyncio.subprocess.Process | None = None
-
-    async def start(self) -> None:
-        client = self._stack.temporal
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "worker.py", "--state-dir", str(self._stack.state_dir), "--host-id", "this-host",
-            *self._arguments,
-            cwd=ROOT,
-            env={
-                **os.environ,
-                "DATABASE_URL": self._stack.database_url,
-                "TEMPORAL_ADDRESS": client.service_client.config.target_host,
-                "TEMPORAL_NAMESPACE": client.namespace,
-                "HATCHWAY_GATEWAY_URL": self._stack.gateway_url,
-                **self._environ,
-            },
-            stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
-
-    async def kill(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGKILL)
-        await self._process.wait()
-
-    async def stop(self) -> int:
-        assert self._process is not None
-        if self._process.returncode is None:
-            self._process.send_signal(signal.SIGTERM)
-        return await asyncio.wait_for(self._process.wait(), 60)
 
 
 @pytest.fixture

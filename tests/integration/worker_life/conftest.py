@@ -1,0 +1,87 @@
+"""Workers as processes of their own, and a gateway in this one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.lab import Lab, running_lab
+from tests.support.namespaces import Namespaces, until
+from tests.support.stack import Stack, label_set, laptop, running_stack
+from tests.support.worker_process import WorkerProcess
+
+Health = tuple[int, dict[str, Any]]
+
+
+@pytest.fixture
+def ran(tmp_path: Path) -> Path:
+    """A file to which every job of `stack` appends its agent's id: a job that ran twice stands there twice."""
+    file = tmp_path / "ran"
+    file.touch()
+    file.chmod(0o666)
+    for directory in (tmp_path, *tmp_path.parents[:3]):
+        if directory.name:  # agents run as nobody, and pytest's own directories are closed to others
+            directory.chmod(directory.stat().st_mode | 0o011)
+    return file
+
+
+@pytest.fixture
+async def stack(namespaces: Namespaces, database_url: str, ran: Path) -> AsyncIterator[Stack]:
+    """A gateway and no worker. `linux` runs a job of two seconds; `stubborn` does not heed a SIGTERM for ten."""
+    config = laptop(
+        maxAgents=50,
+        maxConcurrentSpawns=4,
+        stopGraceSeconds=10,
+        labelSets=[
+            label_set("linux", "/bin/sh", "-c", f'echo "$KICI_AGENT_ID" >> {ran}; sleep 2'),
+            label_set("long", "/bin/sh", "-c", "sleep 600"),
+            {
+                "labels": ["stubborn"],
+                "user": "nobody",
+                "command": ["/bin/sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.2; done"],
+            },
+        ],
+    )
+    async with running_stack(namespaces, database_url, config, with_worker=False) as running:
+        yield running
+
+
+@pytest.fixture
+async def lab(namespaces: Namespaces, database_url: str) -> AsyncIterator[Lab]:
+    async with running_lab(namespaces, database_url) as running:
+        yield running
+
+
+async def health(worker: WorkerProcess, path: str = "/readyz") -> Health | None:
+    """Status and body; None while nothing listens."""
+    async with httpx.AsyncClient(trust_env=False, timeout=15) as http:
+        try:
+            answer = await http.get(worker.health_url + path)
+        except httpx.TransportError:
+            return None
+    return answer.status_code, answer.json()
+
+
+@pytest.fixture
+def asked() -> Callable[..., Awaitable[Health | None]]:
+    """Asks a worker for its health."""
+    return health
+
+
+@pytest.fixture
+def ready() -> Callable[[WorkerProcess], Awaitable[dict[str, Any]]]:
+    """Waits until a worker says that it is ready; what it says."""
+
+    async def wait(worker: WorkerProcess) -> dict[str, Any]:
+        async def answers() -> dict[str, Any] | None:
+            answer = await health(worker)
+            return answer[1] if answer and answer[0] == 200 else None
+
+        body: dict[str, Any] = await until(answers, what=f"a ready worker; it said: {worker.said()[-800:]}")
+        return body
+
+    return wait
