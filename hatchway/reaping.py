@@ -17,7 +17,7 @@ restart of the reaper resets nothing. What could not be found out speaks for the
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -111,6 +111,13 @@ class Candidate:
         return now - (self.last_seen_at or self.adopted_at or self.spawned_at)
 
 
+class Action(StrEnum):
+    SPARE = "spares"
+    TELL_AGAIN = "tells again"
+    TEAR_DOWN = "tears down"
+    CONDEMN = "condemns"
+
+
 class Rule(StrEnum):
     """The row of the table that decided, in words."""
 
@@ -128,6 +135,18 @@ class Rule(StrEnum):
     ABANDONED = "never registered, and its workflow is gone for the flap grace"
     OVERDUE = "never registered, and its workflow has not acted on its deadline for the flap grace"
     SPARED = "nothing speaks against it"
+
+    @property
+    def action(self) -> Action:
+        match self:
+            case Rule.COMPLETED | Rule.UNHEARD:
+                return Action.TELL_AGAIN
+            case Rule.UNATTENDED | Rule.OVERTIME:
+                return Action.TEAR_DOWN
+            case Rule.LEFT | Rule.DESERTED | Rule.STRANDED | Rule.ABANDONED | Rule.OVERDUE:
+                return Action.CONDEMN
+            case _:
+                return Action.SPARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +231,7 @@ def depends_on_workflow(candidate: Candidate, windows: Windows, now: datetime) -
     """Whether Temporal could say anything that changes the verdict. Asking costs a call for each agent."""
     if candidate.closing or candidate.completed:
         return True
-    long_gone = Workflow(open=False, closed_at=candidate.spawned_at)
+    long_gone = Workflow(open=False, closed_at=datetime.min.replace(tzinfo=UTC))
     answers = (replace(candidate, workflow=found) for found in (long_gone, NEVER_WAS, Workflow(open=True)))
     without = verdict(candidate, windows, now)
     return any(verdict(answer, windows, now) is not without for answer in answers)

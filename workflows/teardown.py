@@ -34,7 +34,10 @@ with workflow.unsafe.imports_passed_through():
 class TeardownWorkflow:
     @workflow.init
     def __init__(self, *request: Any) -> None:
-        self._agent_id = ""
+        # Now already: a signal that came with the start is heard before anything runs. What is wrong with the request
+        # is said by `run`.
+        given = request[0] if request and isinstance(request[0], dict) else {}
+        self._agent_id = str(given.get("agent_id", ""))
         self._forgotten_by: str | None = None
 
     @workflow.run

@@ -61,7 +61,8 @@ def cancel(
 def forget(agent: AgentArgument, by: ByOption = None, json: JsonOption = False) -> None:
     """Say that an agent's compute is gone for good, when no worker can confirm it any more. Frees its slot.
 
-    Only for a machine that will never come back: if it does, its agent goes on running without a slot.
+    Also for an agent whose workflow is gone or was never known, and whom nobody tears down. Only for a machine that
+    will never come back: if it does, its agent goes on running without a slot.
     """
     _told(run_async(_forget(agent, by)), "forgotten: its slot is freed on your word", json=json)
 
@@ -121,8 +122,14 @@ async def _cancel(agent: str, reason: str) -> Target:
 
 
 async def _forget(agent: str, by: str | None) -> Target:
+    from hatchway.client import whoami
+    from hatchway.teardowns import forget as abandoned_forget
+
     async with database() as db, hatchway_client() as client:
         target = await _find(agent, db, client)
+        if target.row is not None and await _abandoned(target.row, client):
+            await abandoned_forget(client.temporal, target.row, by or whoami())
+            return target
         if target.row is not None and not target.row.closing:
             raise failed(
                 "not_tearing_down",
@@ -132,6 +139,15 @@ async def _forget(agent: str, by: str | None) -> Target:
         if not await client.forget(target.workflow(), target.agent_id, by):
             raise _over(target)
         return target
+
+
+async def _abandoned(row: SpawnRow, client: HatchwayClient) -> bool:
+    """Its workflow is gone, or nobody ever knew one: whoever is told of it by that id is another agent's."""
+    from hatchway.liveness import workflow_is_gone
+
+    if row.workflow_id is None:
+        return True
+    return await workflow_is_gone(client.temporal, row.workflow_id, row.workflow_first_run_id)
 
 
 async def _find(agent: str, db: Database, client: HatchwayClient) -> Target:

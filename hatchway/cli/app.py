@@ -24,6 +24,7 @@ from hatchway.cli import (
     image,
     logs,
     provision,
+    reap,
     setup,
     show,
     status,
@@ -74,6 +75,7 @@ app.command("forget", rich_help_panel=WORK)(agents.forget)
 app.command("drain", rich_help_panel=WORK)(drain.drain)
 app.command("status", rich_help_panel=LOOK)(status.status)
 app.command("doctor", rich_help_panel=LOOK)(doctor.doctor)
+app.command("reap", rich_help_panel=LOOK)(reap.reap)
 app.add_typer(config.app, name="config", rich_help_panel=LOOK)
 app.add_typer(database.app, name="db", rich_help_panel=LOOK)
 app.add_typer(image.app, name="image", rich_help_panel=LOOK)
