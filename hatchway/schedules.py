@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -109,6 +110,11 @@ class Found:
     paused: bool = False
     note: str | None = None
 
+    @property
+    def of_host(self) -> bool:
+        """Made by the host's workers, not by `hatchway setup`."""
+        return self.id.startswith(reclaim_of("").id)
+
 
 async def make_schedules(temporal: Client) -> dict[str, Made]:
     """Create what is missing, update what is not as it should be. An operator's pause stays. Safe to repeat."""
@@ -129,10 +135,10 @@ async def delete_reclaim_schedule(temporal: Client, host_id: str) -> None:
             raise
 
 
-async def look_at_schedules(temporal: Client) -> list[Found]:
-    """Whether each is there, and whether somebody has paused it."""
+async def look_at_schedules(temporal: Client, hosts: Iterable[str] = ()) -> list[Found]:
+    """Whether each is there, those of these hosts too, and whether somebody has paused it."""
     found = []
-    for scheduled in ALL:
+    for scheduled in (*ALL, *map(reclaim_of, hosts)):
         try:
             described = await temporal.get_schedule_handle(scheduled.id).describe(rpc_timeout=RPC_LIMIT)
         except RPCError as e:

@@ -56,6 +56,16 @@ async def _doctor() -> tuple[list[str], list[Finding]]:
         return list(CHECKS), findings
 
 
+async def _namespace(db: Database, temporal: Client) -> AsyncIterator[Finding]:
+    from hatchway.tie import NamespaceTie, Tie
+
+    tie = NamespaceTie(db, temporal)
+    found = await tie.look()
+    if found is not Tie.HERE:
+        what = "nothing is reclaimed" if found is Tie.NONE_YET else "workers do not start, and nothing is reaped"
+        yield Finding("namespace", what, f"namespace {temporal.namespace}", tie.words(found))
+
+
 async def _counters(db: Database, _temporal: Client) -> AsyncIterator[Finding]:
     from hatchway.store.audit import Audit
 
@@ -104,13 +114,15 @@ async def _waiters(db: Database, temporal: Client) -> AsyncIterator[Finding]:
             )  # fmt: skip
 
 
-async def _schedules(_db: Database, temporal: Client) -> AsyncIterator[Finding]:
+async def _schedules(db: Database, temporal: Client) -> AsyncIterator[Finding]:
     from hatchway.schedules import look_at_schedules
+    from hatchway.store.audit import Audit
 
-    for found in await look_at_schedules(temporal):
+    for found in await look_at_schedules(temporal, await Audit(db).hosts()):
         where = f"namespace {temporal.namespace}, schedule {found.id}"
         if found.missing:
-            yield Finding("schedules", "the schedule is missing", where, "Run `hatchway setup`.")
+            todo = "Start a worker on that host: it makes it." if found.of_host else "Run `hatchway setup`."
+            yield Finding("schedules", "the schedule is missing", where, todo)
         elif found.paused:
             note = f": {found.note}" if found.note else ""
             yield Finding(
@@ -139,6 +151,7 @@ async def _queues(db: Database, temporal: Client) -> AsyncIterator[Finding]:
 
 
 CHECKS: dict[str, Callable[[Database, Client], AsyncIterator[Finding]]] = {
+    "namespace": _namespace,
     "counters": _counters,
     "grants": _grants,
     "waiters": _waiters,

@@ -13,6 +13,8 @@ from temporalio.testing import WorkflowEnvironment
 from hatchway import search_attributes
 from hatchway.dev.temporal import temporal_binary
 from hatchway.namespace import NamespaceRefused, is_cloud, register_search_attributes
+from hatchway.store.pool import Database
+from hatchway.tie import NamespaceTie, Tie
 from tests.integration.cli.conftest import Hatchway
 from tests.support.temporal_fixtures import TemporalServer
 
@@ -88,6 +90,65 @@ async def test_a_database_stays_with_its_namespace(
 
     assert (first.returncode, moved.returncode, again.returncode) == (0, 1, 0)
     assert json.loads(moved.stderr)["error"] == "other_namespace"
+
+
+@pytest.mark.parametrize(("option", "keeps_its_id"), [("--retie", True), ("--as-copy", False)])
+async def test_a_database_goes_to_another_namespace_when_it_is_told_to_and_no_worker_uses_it(
+    elsewhere: Hatchway,
+    bare_temporal: Client,
+    temporal: TemporalServer,
+    database_url: str,
+    option: str,
+    keeps_its_id: bool,
+) -> None:
+    own = {"TEMPORAL_ADDRESS": temporal.address, "DATABASE_URL": database_url}
+    other = own | {"TEMPORAL_ADDRESS": bare_temporal.service_client.config.target_host}
+    first = elsewhere("setup", "--json", **own)
+
+    refused = elsewhere("setup", "--json", **other)
+    async with Database.open(database_url) as db:
+        await db.fetch_all("insert into scaler_instances (instance_id, kind) values ('worker-1', 'worker')")
+        in_use = elsewhere("setup", option, "--json", **other)
+        found = await NamespaceTie(db, bare_temporal).look()
+        await db.fetch_all("update scaler_instances set last_seen_at = now() - interval '1 min'")
+    moved, again = elsewhere("setup", option, "--json", **other), elsewhere("setup", option, "--json", **other)
+
+    assert json.loads(refused.stderr)["error"] == "other_namespace"
+    assert option in json.loads(refused.stderr)["message"]
+    assert json.loads(in_use.stderr)["error"] == "in_use"
+    assert "worker-1" in json.loads(in_use.stderr)["message"]
+    assert found is Tie.ELSEWHERE
+    assert moved.returncode == again.returncode == 0, moved.stderr + again.stderr
+    ids = [json.loads(done.stdout)["installation_id"] for done in (first, moved, again)]
+    assert (ids[0] == ids[1]) is keeps_its_id
+    assert ids[1] == ids[2]
+
+
+def test_a_move_and_a_copy_exclude_each_other(elsewhere: Hatchway) -> None:
+    done = elsewhere("setup", "--retie", "--as-copy", "--json")
+
+    assert done.returncode == 2
+    assert json.loads(done.stderr)["error"] == "usage"
+
+
+async def test_a_doctor_says_that_a_database_is_not_this_namespaces(
+    elsewhere: Hatchway, bare_temporal: Client, temporal: TemporalServer, database_url: str
+) -> None:
+    own = {"TEMPORAL_ADDRESS": temporal.address, "DATABASE_URL": database_url}
+    other = own | {"TEMPORAL_ADDRESS": bare_temporal.service_client.config.target_host}
+
+    untied = elsewhere("doctor", "--json", **own)
+    elsewhere("setup", **own)
+    tied, foreign = elsewhere("doctor", "--json", **own), elsewhere("doctor", "--json", **other)
+
+    (before,), after, (wrong,) = (
+        [f for f in json.loads(done.stdout)["findings"] if f["check"] == "namespace"]
+        for done in (untied, tied, foreign)
+    )
+    assert "`hatchway setup`" in before["todo"]
+    assert after == []
+    assert "nothing is reaped" in wrong["what"]
+    assert "--as-copy" in wrong["todo"]
 
 
 @pytest.mark.parametrize(
