@@ -37,6 +37,7 @@ from hatchway.backends.container_network import INSTALLATION, Attachment, Networ
 from hatchway.backends.container_private import is_mark
 from hatchway.backends.container_pull import PULL_STALL, Image, Images, Wanted
 from hatchway.backends.container_stop import Stopper
+from hatchway.backends.container_upkeep import UNUSED_AFTER, Upkeep
 from hatchway.backends.errors import plain, redact
 from hatchway.errors import (
     DestroyError,
@@ -84,19 +85,23 @@ class ContainerBackend:
         self._engine = Engine(base_url, call_timeout)
         self._images = Images(self._engine, pull_stall)
         self._stopper = Stopper(self._engine)
+        firewall = firewall or Firewall()
         self._networks = Networks(self._engine, installation_id, firewall, closed)
+        self._upkeep = Upkeep(self._engine, self._networks, firewall, installation_id)
         self._agent = agent
 
     @classmethod
-    async def connect(cls, base_url: str | None, installation_id: str, host_id: str | None = None) -> Self:
+    async def connect(
+        cls, base_url: str | None, installation_id: str, host_id: str | None = None, closed: Sequence[str] = ()
+    ) -> Self:
         """A backend whose host id is the engine's own (`docker-…`), unless the operator gave one.
 
         So all workers of an engine, in containers or on other machines, call it by one name. Raises EngineUnreachable
         or EngineRefused.
         """
         if host_id is not None:
-            return cls(host_id, base_url, installation_id)
-        backend = cls("", base_url, installation_id)
+            return cls(host_id, base_url, installation_id, closed=closed)
+        backend = cls("", base_url, installation_id, closed=closed)
         backend._host_id = (await backend._engine.facts()).host_id
         return backend
 
@@ -272,6 +277,20 @@ class ContainerBackend:
                 if not e.not_found:
                     raise
         return ""
+
+    async def keep_networks(self, *, isolating: bool) -> None:
+        """Look after the isolated networks until cancelled.
+
+        `isolating`: this engine's scalers ask for isolation, so a worker that cannot give it says so at once.
+        """
+        await self._upkeep.run(isolating=isolating)
+
+    async def look_after_networks(self, unused_after: timedelta = UNUSED_AFTER) -> None:
+        """Once: put back rules of running agents that somebody removed; remove networks that nobody uses.
+
+        Raises EngineUnreachable, EngineRefused.
+        """
+        await self._upkeep.look(unused_after=unused_after)
 
     async def close(self) -> None:
         await self._engine.close()

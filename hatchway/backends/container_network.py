@@ -12,6 +12,7 @@ socket, in a virtual machine or in a worker's own container it is not there, and
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import secrets
 import socket
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +39,6 @@ KEY = "hatchway.network-policy-key"
 BRIDGE_NAME = "com.docker.network.bridge.name"
 BRIDGE_ICC = "com.docker.network.bridge.enable_icc"
 BRIDGE_PREFIX = "hw-"
-TABLE_PREFIX = "hatchway_"
 
 RESOLVE_TIMEOUT = 10.0  # seconds
 RESOLV_CONF = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
@@ -59,7 +59,7 @@ class Attachment:
 
 
 @dataclass(frozen=True)
-class _Network:
+class Network:
     """One of this installation's networks, as the engine lists it."""
 
     name: str
@@ -74,19 +74,19 @@ class _Network:
 
     @property
     def table(self) -> str:
-        return TABLE_PREFIX + self.bridge.removeprefix(BRIDGE_PREFIX)
+        return table_prefix(self.installation_id) + self.bridge.removeprefix(BRIDGE_PREFIX)
 
 
 class Networks:
     """The isolated networks of one installation on one engine."""
 
     def __init__(
-        self, engine: Engine, installation_id: str, firewall: Firewall | None = None, closed: Sequence[str] = ()
+        self, engine: Engine, installation_id: str, firewall: Firewall, closed: Sequence[str] = ()
     ) -> None:
         """`closed`: `host:port` of what no agent may reach, whatever its policy opens."""
         self._engine = engine
         self._installation_id = installation_id
-        self._firewall = firewall or Firewall()
+        self._firewall = firewall
         self._closed = tuple(closed)
         self._making = asyncio.Lock()
 
@@ -100,10 +100,7 @@ class Networks:
         try:
             async with self._making:
                 found, host_address = await self._network(policy, network)
-            self._look_at(found)
-            gateways = {host: await _resolved(host, host_address) for host in map(split_endpoint, policy.gateways)}
-            openings = await self._openings(policy, gateways, host_address)
-            await asyncio.to_thread(self._firewall.ensure, rule_set(found.table, found.bridge, openings))
+            gateways, openings = await self._close(found, policy, host_address)
         except RulesMissing as e:
             raise _spawn_error(e) from None
         hosts = {HOST_NAME: host_address}
@@ -112,6 +109,27 @@ class Networks:
         # No DNS there (nothing answers on its own loopback), so the gateways' names have to be known without.
         named = {host: str(at[0]) for (host, _), at in gateways.items() if at and not is_address(host)}
         return Attachment(found.name, found.table, named | hosts, ("127.0.0.1",))
+
+    async def put_right(self, network: Network, listed: Sequence[Mapping[str, Any]]) -> None:
+        """Make sure of the rules of a network whose agents run already. `listed`: all networks of the engine.
+
+        Raises RulesMissing, SpawnError.
+        """
+        try:
+            policy = Policy.from_label(network.policy)
+        except (ValueError, KeyError, TypeError):
+            raise RulesMissing(f"the label {POLICY} of network {network.name} cannot be read") from None
+        await self._close(network, policy, _host_address(network, listed))
+
+    async def _close(
+        self, network: Network, policy: Policy, host_address: str
+    ) -> tuple[dict[tuple[str, int], list[IPv4Address]], Openings]:
+        """The rules of this network stand when this returns. Answers the gateways' addresses and what is open."""
+        self._look_at(network)
+        gateways = {host: await _resolved(host, host_address) for host in map(split_endpoint, policy.gateways)}
+        openings = await self._openings(policy, gateways)
+        await asyncio.to_thread(self._firewall.ensure, rule_set(network.table, network.bridge, openings))
+        return gateways, openings
 
     def verify(self, attachment: Attachment) -> None:
         """The last look before a start, in the thread that starts: the rules are still what they were.
@@ -125,32 +143,26 @@ class Networks:
 
     # ── the engine's side ───────────────────────────────────────────────────────────────────────────────────────
 
-    async def _network(self, policy: Policy, name: str | None) -> tuple[_Network, str]:
+    async def _network(self, policy: Policy, name: str | None) -> tuple[Network, str]:
         """The policy's network, made where there is none, and the address of the engine's machine on its bridge."""
-        listed = await self._list()
-        ours = [n for n in self._ours(listed) if n.key == policy.key and (name is None or n.name == name)]
+        listed = await self.listed()
+        ours = [n for n in self.ours(listed) if n.key == policy.key and (name is None or n.name == name)]
         if not ours and name is None:
             made = await self._make(policy)
-            listed = await self._list()
-            ours = [n for n in self._ours(listed) if n.name == made]
+            listed = await self.listed()
+            ours = [n for n in self.ours(listed) if n.name == made]
         if not ours:
             raise RulesMissing(
                 "the container of an earlier attempt is not on an isolated network of this policy; it is made anew"
             )
         found = min(ours, key=lambda n: (n.created, n.name))
-        default = next((n for n in listed if n.get("Name") == "bridge"), None)
-        address = (_gateway(default) if default else None) or found.gateway
-        if address is None:
-            raise RulesMissing(
-                f"the engine says no address of its own on network {found.name}: see `docker network ls`"
-            )
-        return found, address
+        return found, _host_address(found, listed)
 
-    async def _list(self) -> list[dict[str, Any]]:
+    async def listed(self) -> list[dict[str, Any]]:
         listed: list[dict[str, Any]] = await self._engine.call("list its networks", lambda c: c.networks())
         return listed
 
-    def _ours(self, listed: Iterable[Mapping[str, Any]]) -> list[_Network]:
+    def ours(self, listed: Iterable[Mapping[str, Any]]) -> list[Network]:
         """Those of this installation. One that somebody altered is `sound` no more."""
         return [n for n in map(_read, listed) if n is not None and n.installation_id == self._installation_id]
 
@@ -170,7 +182,7 @@ class Networks:
         log.info("isolated_network_made", network=name, bridge=bridge, policy=policy.label)
         return name
 
-    def _look_at(self, network: _Network) -> None:
+    def _look_at(self, network: Network) -> None:
         """Whether the firewall of this worker is the one that this bridge's packets pass. Raises RulesMissing."""
         if not network.sound:
             raise RulesMissing(
@@ -195,7 +207,7 @@ class Networks:
     # ── what is open ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _openings(
-        self, policy: Policy, gateways: Mapping[tuple[str, int], Sequence[IPv4Address]], host_address: str
+        self, policy: Policy, gateways: Mapping[tuple[str, int], Sequence[IPv4Address]]
     ) -> Openings:
         opened = [Endpoint(address, port) for (_, port), at in gateways.items() for address in at]
         closed = [
@@ -213,13 +225,18 @@ class Networks:
         )
 
 
-def _read(network: Mapping[str, Any]) -> _Network | None:
+def table_prefix(installation_id: str) -> str:
+    """What the names of this installation's tables begin with; the end is that of the bridge's name."""
+    return f"hatchway_{hashlib.sha256(installation_id.encode()).hexdigest()[:8]}_"
+
+
+def _read(network: Mapping[str, Any]) -> Network | None:
     """None for one that is no isolated network of anybody."""
     labels, options = network.get("Labels") or {}, network.get("Options") or {}
     bridge = str(options.get(BRIDGE_NAME) or "")
     if KEY not in labels or not bridge.startswith(BRIDGE_PREFIX):
         return None
-    return _Network(
+    return Network(
         name=str(network["Name"]),
         installation_id=str(labels.get(INSTALLATION)),
         bridge=bridge,
@@ -231,6 +248,18 @@ def _read(network: Mapping[str, Any]) -> _Network | None:
         and not network.get("EnableIPv6")
         and options.get(BRIDGE_ICC) == "false",
     )
+
+
+def _host_address(network: Network, listed: Iterable[Mapping[str, Any]]) -> str:
+    """What `host.docker.internal` means: the engine's machine on the default bridge, else on this network.
+
+    One address for all networks, and one that stands before them: a gateway can listen there.
+    """
+    default = next((other for other in listed if other.get("Name") == "bridge"), None)
+    address = (_gateway(default) if default else None) or network.gateway
+    if address is None:
+        raise RulesMissing(f"the engine has no address of its own on network {network.name}: see `docker network ls`")
+    return address
 
 
 def _gateway(network: Mapping[str, Any]) -> str | None:

@@ -74,6 +74,13 @@ def _root() -> str | None:
     return None if os.geteuid() == 0 else "not root: only root can run an agent as another user"
 
 
+def _nftables() -> str | None:
+    missing = [c for c in ("nft", "ip") if shutil.which(c, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None]
+    if missing:
+        return f"no {' and no '.join(missing)} on PATH (Debian: nftables, iproute2)"
+    return _root()
+
+
 PROBES: Mapping[str, Callable[[], str | None]] = {
     name: functools.cache(probe)
     for name, probe in {
@@ -85,6 +92,7 @@ PROBES: Mapping[str, Callable[[], str | None]] = {
         "root": _root,
         "pgbouncer": _pgbouncer,
         "cc": _cc,
+        "nftables": _nftables,
     }.items()
 }
 """Each answers None when the service is there, else one clause that says what is missing. Asked once a run."""
