@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from dataclasses import dataclass, field
 
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
 
 from hatchway.client import ProvisionFailed, Started
-from hatchway.model import SweepRequest
-from hatchway.task_queues import CONTROL
 from tests.support.chaos.cells import Cell
 from tests.support.chaos.checker import Ended, Violation, judge
 from tests.support.chaos.evidence import Witness, gather
 from tests.support.chaos.faults import HOLD_S, Action, Component, Faults, Target
 from tests.support.chaos.fleet import APART, CLOUD, METAL, Fleet, new_job, patiently
+from tests.support.chaos.passes import settle
 from tests.support.chaos.points import Point, Standing
 from tests.support.namespaces import until
 
 REACHED_WITHIN_S = 30.0
 ENDS_WITHIN_S = 150.0
 """A teardown whose worker was killed is noticed after 30 s, and its first round ends then, too."""
-QUIET_WITHIN_S = 90.0
-SWEEP_EVERY_S = 3.0
 JOB_S = 1.0
 LONG_JOB_S = 60.0
 
@@ -57,6 +53,7 @@ class Campaign:
         self.violations: list[Violation] = []
 
     async def run(self, cells: list[Cell]) -> None:
+        await self.fleet.plant_foreign()
         async with Witness(self.fleet) as witness:
             ending = []
             for cell in cells:
@@ -147,26 +144,3 @@ async def end_of(fleet: Fleet, started: Started, within: float = ENDS_WITHIN_S) 
                     await asyncio.sleep(0.2)
     except TimeoutError:
         return None
-
-
-async def sweep(fleet: Fleet) -> bool:
-    """One pass, as the schedule would start it. False: a step has failed, which the next pass is for."""
-    try:
-        await fleet.client.execute_workflow(
-            "SweepWorkflow", SweepRequest(), id=f"sweep-{uuid.uuid4().hex}", task_queue=CONTROL
-        )
-    except (WorkflowFailureError, RPCError):
-        return False
-    return True
-
-
-async def settle(fleet: Fleet) -> None:
-    """Sweeps, as the schedule would start them, until no slot is held; one more. What stays is the judge's to see."""
-    loop = asyncio.get_running_loop()
-    ends_at = loop.time() + QUIET_WITHIN_S
-    while loop.time() < ends_at:
-        await patiently(lambda: sweep(fleet))
-        if not await patiently(lambda: fleet.db.fetch_all("select agent_id from scaler_spawning_agents limit 1")):
-            break
-        await asyncio.sleep(SWEEP_EVERY_S)
-    await sweep(fleet)

@@ -10,6 +10,9 @@ from tests.support.chaos.points import Point
 
 MOST_IN_CI = 60
 
+LOST = {"AgentLost", "SpawnFailed"}
+"""The agent is gone for good: after its registration, or before it."""
+
 NO_AGENT_YET = "the agent is made at P4"
 NO_AGENT_ANY_MORE = "the agent was destroyed before P8"
 
@@ -36,8 +39,11 @@ class Cell:
     @property
     def ends(self) -> set[str]:
         """How its provision may end. A fault of our own parts, of the servers or of a link costs no job."""
-        if self.component is Component.AGENT and self.action in (Action.KILL, Action.RESTART):
-            return {"completed"} if self.point is Point.P7 else {"AgentLost", "AdoptionTimeout"}
+        if self.component is Component.AGENT:
+            if self.point is Point.P7:  # nobody tears down an agent that runs, unless it is asked for
+                return {"Cancelled"}
+            if self.action in (Action.KILL, Action.RESTART):
+                return LOST
         return {"completed"}
 
 

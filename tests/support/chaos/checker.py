@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from tests.support.chaos.journal import Event
 from tests.support.chaos.rows import RowChange
@@ -26,14 +27,40 @@ STARTS = {"created", "late", "began"}
 JOB_ENDS = {"finished", "told", "removed", "excused"}
 
 
+class Kind(StrEnum):
+    """What can be found, in the words of the figures."""
+
+    CAP = "cap breaches"
+    ORDER = "effects out of order"
+    LEAK = "leaked compute"
+    GHOST = "ghost rows"
+    FOREIGN = "foreign compute destroyed"
+    TWICE = "jobs with two agents"
+    BUSY = "busy agents ended"
+    SECRET = "secrets in the clear"
+    ENDLESS = "provisions without an end"
+    UNTRUE = "untrue ends"
+
+    @property
+    def invariant(self) -> str:
+        return INVARIANTS[self]
+
+
+INVARIANTS = {
+    Kind.CAP: "I1", Kind.ORDER: "I2", Kind.LEAK: "I2", Kind.GHOST: "I2", Kind.FOREIGN: "I2", Kind.TWICE: "I3",
+    Kind.BUSY: "I4", Kind.SECRET: "I5", Kind.ENDLESS: "I6", Kind.UNTRUE: "I6",
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Violation:
-    invariant: str
+    kind: Kind
     sentence: str
     agent_id: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.invariant}: {self.sentence}" + (f" ({self.agent_id})" if self.agent_id else "")
+        who = f" ({self.agent_id})" if self.agent_id else ""
+        return f"{self.kind.invariant}, {self.kind.value}: {self.sentence}{who}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +108,7 @@ def judge(evidence: Evidence) -> list[Violation]:
 
 
 def _caps(evidence: Evidence) -> Iterator[Violation]:
-    yield from (Violation("I1", sentence) for sentence in evidence.breaches)
+    yield from (Violation(Kind.CAP, sentence) for sentence in evidence.breaches)
     scaler_of = {row.agent_id: row.scaler for row in evidence.rows}
     released: dict[str, int] = {r.agent_id: r.at for r in evidence.rows if r.what == "delete"}
     live: set[str] = set()
@@ -96,7 +123,9 @@ def _caps(evidence: Evidence) -> Iterator[Violation]:
             use["global"] = len(live)
             for scope, cap in evidence.caps.items():
                 if use[scope] > cap:
-                    yield Violation("I1", f"{use[scope]} computes live in {scope}, where {cap} is the cap", agent_id)
+                    yield Violation(
+                        Kind.CAP, f"{use[scope]} computes live in {scope}, where {cap} is the cap", agent_id
+                    )
         elif event.what == "removed":
             live.discard(agent_id)
 
@@ -117,21 +146,21 @@ def _order(evidence: Evidence) -> Iterator[Violation]:
         if event.what == "created":
             made.add(agent_id)
             if agent_id not in inserted or inserted[agent_id] > event.at:
-                yield Violation("I2", "a compute was created before its row", agent_id)
+                yield Violation(Kind.ORDER, "a compute was created before its row", agent_id)
             if agent_id in deleted and deleted[agent_id] < event.at:
-                yield Violation("I2", "a compute was created after its slot was released", agent_id)
+                yield Violation(Kind.ORDER, "a compute was created after its slot was released", agent_id)
         elif event.what == "removed" and agent_id in made - late and deleted.get(agent_id, event.at) < event.at:
-            yield Violation("I2", "the slot was released before the compute was gone", agent_id)
+            yield Violation(Kind.ORDER, "the slot was released before the compute was gone", agent_id)
 
 
 def _at_the_end(evidence: Evidence) -> Iterator[Violation]:
     for agent_id in evidence.left_rows:
-        yield Violation("I2", "a ghost row: it holds a slot, and everything has ended", agent_id)
+        yield Violation(Kind.GHOST, "a ghost row: it holds a slot, and everything has ended", agent_id)
     for agent_id in evidence.left_compute:
-        yield Violation("I2", "a leaked compute: it lives, and everything has ended", agent_id)
+        yield Violation(Kind.LEAK, "a leaked compute: it lives, and everything has ended", agent_id)
     for event in evidence.events:
         if event.what == "foreign" and event.agent_id not in evidence.foreign_left:
-            yield Violation("I2", "a compute of another installation was destroyed", event.agent_id)
+            yield Violation(Kind.FOREIGN, "a compute of another installation was destroyed", event.agent_id)
 
 
 def _one_agent(evidence: Evidence) -> Iterator[Violation]:
@@ -142,7 +171,9 @@ def _one_agent(evidence: Evidence) -> Iterator[Violation]:
         if row.adopted_by and row.state == "active" and row.what != "delete":
             other = holder.setdefault(row.job_id, row.agent_id)
             if other != row.agent_id:
-                yield Violation("I3", f"job {row.job_id} has two adopted agents, the other is {other}", row.agent_id)
+                yield Violation(
+                    Kind.TWICE, f"job {row.job_id} has two adopted agents, the other is {other}", row.agent_id
+                )
         elif holder.get(row.job_id) == row.agent_id:
             del holder[row.job_id]
     finished: defaultdict[str, set[str]] = defaultdict(set)
@@ -152,7 +183,7 @@ def _one_agent(evidence: Evidence) -> Iterator[Violation]:
     excused = _excused(evidence.events)
     for job_id, agents in finished.items():
         if len(agents - excused) > 1:
-            yield Violation("I3", f"job {job_id} was done by {len(agents)} agents: {', '.join(sorted(agents))}")
+            yield Violation(Kind.TWICE, f"job {job_id} was done by {len(agents)} agents: {', '.join(sorted(agents))}")
 
 
 def _busy(evidence: Evidence) -> Iterator[Violation]:
@@ -172,26 +203,26 @@ def _busy(evidence: Evidence) -> Iterator[Violation]:
                 busy.discard(agent_id)
                 if agent_id not in excused:
                     what = "was told to stop" if event.what == "told" else "was destroyed"
-                    yield Violation("I4", f"a busy agent {what}", agent_id)
+                    yield Violation(Kind.BUSY, f"a busy agent {what}", agent_id)
     for agent_id in sorted(busy - excused):
-        yield Violation("I4", "a busy agent vanished: its job neither finished nor was it told to stop", agent_id)
+        yield Violation(Kind.BUSY, "a busy agent vanished: its job neither finished nor was it told to stop", agent_id)
 
 
 def _secrets(evidence: Evidence) -> Iterator[Violation]:
-    yield from (Violation("I5", f"a secret stands in {where}") for where in evidence.secrets)
+    yield from (Violation(Kind.SECRET, f"a secret stands in {where}") for where in evidence.secrets)
 
 
 def _ends(evidence: Evidence) -> Iterator[Violation]:
     done = {event.agent_id for event in evidence.events if event.what == "finished"}
-    done -= _excused(evidence.events)
+    done -= {event.agent_id for event in evidence.events if event.what in ("excused", "orphaned")}
     for ended in evidence.ends:
         if ended.end is None:
-            yield Violation("I6", f"the provision of job {ended.job_id} has no end", ended.agent_id)
+            yield Violation(Kind.ENDLESS, f"the provision of job {ended.job_id} has no end", ended.agent_id)
         elif ended.end not in KNOWN_ENDS:
-            yield Violation("I6", f"the provision of job {ended.job_id} ended as {ended.end}", ended.agent_id)
+            yield Violation(Kind.UNTRUE, f"the provision of job {ended.job_id} ended as {ended.end}", ended.agent_id)
         elif ended.agent_id in done and ended.end != "completed":
             yield Violation(
-                "I6", f"job {ended.job_id} was done, and its provision ended as {ended.end}", ended.agent_id
+                Kind.UNTRUE, f"job {ended.job_id} was done, and its provision ended as {ended.end}", ended.agent_id
             )
 
 

@@ -108,9 +108,10 @@ class Cloud:
 
     def ended(self, ask: Answer) -> Answer:
         """Machines whose agent has ended, or was never started."""
-        self._reap()
-        running = of_agents()
-        return {"agents": [path.name for path in self._machines.iterdir() if path.name not in running]}
+        with self._lock:  # between a machine and its agent's start lies a moment
+            self._reap()
+            running = of_agents()
+            return {"agents": [path.name for path in self._machines.iterdir() if path.name not in running]}
 
     def behave(self, ask: Answer) -> Answer:
         self.mischief = Mischief(**ask)
@@ -143,7 +144,7 @@ class Cloud:
                 return {"found": True}
             finally:
                 draft.unlink()
-            self._journal.append("late" if late else "created", agent_id, ask["scaler"])
+            self._journal.append(ask.get("as") or ("late" if late else "created"), agent_id, ask["scaler"])
             self._boot(ask)
         return {"found": False}
 

@@ -55,7 +55,7 @@ class CloudBackend:
             # As far as it answers; the teardown comes after this anyway.
             await asyncio.wait([asyncio.ensure_future(self._call("destroy", agent_id=spec.agent_id))], timeout=CALL_S)
             raise
-        return self._ref(spec.agent_id)
+        return self.ref(spec.agent_id)
 
     async def destroy(self, agent_id: str, facts: TeardownFacts, reason: ScaleDownReason) -> Gone | Accepted:
         await self.remove(agent_id)
@@ -70,7 +70,7 @@ class CloudBackend:
         return bool(answer["found"])
 
     async def find(self, agent_id: str) -> ComputeRef | None:
-        return self._ref(agent_id) if (await self._call("find", agent_id=agent_id))["found"] else None
+        return self.ref(agent_id) if (await self._call("find", agent_id=agent_id))["found"] else None
 
     async def exits(self) -> AsyncIterator[ComputeExit]:
         told: set[str] = set()
@@ -81,10 +81,14 @@ class CloudBackend:
                     yield ComputeExit(agent_id=agent_id, exit_code=None)
             await asyncio.sleep(LOOK_EVERY)
 
+    async def everything(self) -> list[str]:
+        """The agent ids of all machines of the account, whoever made them."""
+        return [machine["agent_id"] for machine in (await self._call("list"))["machines"]]
+
     async def owned(self) -> AsyncIterator[OwnedCompute]:
         for machine in (await self._call("list"))["machines"]:
             if machine["installation"] == self._installation:
-                yield OwnedCompute(machine["agent_id"], self._ref(machine["agent_id"]))
+                yield OwnedCompute(machine["agent_id"], self.ref(machine["agent_id"]))
 
     async def logs(self, agent_id: str, lines: int = 200) -> str:
         return ""
@@ -92,7 +96,7 @@ class CloudBackend:
     async def close(self) -> None:
         await self._http.aclose()
 
-    def _ref(self, agent_id: str) -> ComputeRef:
+    def ref(self, agent_id: str) -> ComputeRef:
         return ComputeRef(backend=KIND, ref=agent_id, host_id=HOST)
 
     async def _call(self, verb: str, **ask: Any) -> Any:

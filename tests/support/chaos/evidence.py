@@ -13,14 +13,13 @@ from hatchway.config.versions import capacities
 from hatchway.store.config_versions import ConfigVersions
 from tests.support.admissions import GLOBAL, Judge, admissions
 from tests.support.chaos import processes
-from tests.support.chaos.checker import Ended, Evidence, Violation
-from tests.support.chaos.fleet import METAL, MOST, MOST_OF_ALL, SECRET, Fleet
+from tests.support.chaos.checker import Ended, Evidence, Kind, Violation
+from tests.support.chaos.fleet import FOREIGN, METAL, MOST, MOST_OF_ALL, SECRET, Fleet
 from tests.support.chaos.rows import row_changes
 
 SAMPLE_EVERY = 0.5
 LONG_WORD = re.compile(rb"[A-Za-z0-9_-]{40,}")
 """A claim code is 43 of these."""
-BOOKKEEPING = ("ours", "theirs")
 
 
 def caps() -> dict[str, int]:
@@ -53,14 +52,14 @@ class Witness:
             await asyncio.sleep(SAMPLE_EVERY)
 
     def look(self) -> None:
-        fleet = self._fleet
         metal = self._on_metal()
         if len(metal) > MOST[METAL]:
-            self.seen.append(Violation("I1", f"{len(metal)} agents run on bare metal, where {MOST[METAL]} is the cap"))
+            self.seen.append(
+                Violation(Kind.CAP, f"{len(metal)} agents run on bare metal, where {MOST[METAL]} is the cap")
+            )
         for pids in processes.of_agents().values():
             for pid in pids:
                 self.codes |= set(_claim_codes(pid))
-        assert fleet
 
     def _on_metal(self) -> list[str]:
         machines = {path.name for path in (self._fleet.cloud_dir / "machines").iterdir()}
@@ -100,9 +99,6 @@ async def gather(fleet: Fleet, witness: Witness, ends: Iterable[Ended]) -> Evide
         secrets=sorted(await asyncio.to_thread(_found_secrets, fleet, witness)),
         seen=witness.seen,
     )
-
-
-FOREIGN = "another-installation"
 
 
 def _machines(fleet: Fleet) -> dict[str, str]:

@@ -13,27 +13,30 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import shutil
 import socket
 import sys
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import httpx
 from psycopg.conninfo import make_conninfo
 from temporalio.client import Client
+from temporalio.service import RPCError
 
 from hatchway.client import HatchwayClient, Started
 from hatchway.config.current import apply
 from hatchway.config.schema import Config
 from hatchway.dev.child import Child
-from hatchway.dev.ports import free_port
 from hatchway.dev.postgres import EmbeddedPostgres
 from hatchway.dev.temporal import EmbeddedTemporal
+from hatchway.errors import HatchwayError
 from hatchway.model import ProvisionRequest
 from hatchway.namespace import namespace_uuid
 from hatchway.store.config_versions import ConfigVersions
@@ -50,7 +53,10 @@ from tests.support.namespaces import new_namespace, until
 from tests.support.processes import CLOSED
 from tests.support.proxy import FaultProxy
 
+T = TypeVar("T")
+
 ROOT = Path(__file__).parents[3]
+FOREIGN = "another-installation"
 SECRET = "chaos-registry-token-that-must-stay-secret"
 METAL, CLOUD, APART = "metal", "cloud", "apart"
 MOST = {METAL: 3, CLOUD: 6, APART: 3}
@@ -61,6 +67,8 @@ WINDOWS = {
     "reattemptSeconds": 5,
 }  # fmt: skip
 """The reaper's, as much shorter than the defaults as the heartbeats are: faults last 1.5 s and must mean nothing."""
+QUIET_PORTS = (20_000, 30_000)
+"""Below what Linux gives to outgoing connections."""
 PATIENCE_S = 45.0
 """How long one call of the test goes on asking while a server is away."""
 
@@ -122,6 +130,7 @@ class Fleet:
     journal: Journal
     barriers: Barriers
     cloud_port: int
+    metal_host: str
     ways: dict[str, Ways] = field(default_factory=dict)
     """Name of a worker or gateway -> its links."""
     fronts: dict[str, FaultProxy] = field(default_factory=dict)
@@ -163,8 +172,22 @@ class Fleet:
             "labels": [scaler], "job_id": job_id, "wait_timeout": 120,
             "container": {"image": "registry.invalid/team/app:1", "auth": auth}, **request,
         }  # fmt: skip
-        started: Started = await patiently(lambda: self.hatchway.provision(ProvisionRequest.model_validate(asked)))
-        return started
+        return await patiently(lambda: self.hatchway.provision(ProvisionRequest.model_validate(asked)))
+
+    async def ask_cloud(self, verb: str, **ask: Any) -> None:
+        """A call to the cloud's own door, past every proxy."""
+        url = f"http://127.0.0.1:{self.cloud_port}/{verb}"
+        async with httpx.AsyncClient(trust_env=False, timeout=10) as http:
+            (await http.post(url, json=ask)).raise_for_status()
+
+    async def plant_foreign(self) -> str:
+        """A machine of another installation in the same cloud: nobody of ours may touch it."""
+        agent_id = f"scaler-{uuid.uuid4().hex}"
+        await self.ask_cloud(
+            "create", agent_id=agent_id, installation=FOREIGN, scaler="foreign", env={"KICI_AGENT_ID": agent_id},
+            command=["/bin/sleep", "86400"], **{"as": "foreign"},
+        )  # fmt: skip
+        return agent_id
 
     async def ready(self, *names: str) -> None:
         """Wait until these processes serve: a worker polls its hosts' queues, a gateway and the cloud listen."""
@@ -184,16 +207,12 @@ class Fleet:
         self.children[name].start()
 
 
-async def patiently(call: Any) -> Any:
-    """The answer of a call to a server that is away now and then."""
-    from temporalio.service import RPCError
-
-    from hatchway.errors import HatchwayError
-
-    async with asyncio.timeout(PATIENCE_S):
+async def patiently(call: Callable[[], Awaitable[T]], once: float = 10) -> T:
+    """The answer of a call to a server that is away now and then. `once`: seconds that one try may take."""
+    async with asyncio.timeout(max(PATIENCE_S, 2 * once)):
         while True:
             try:
-                return await asyncio.wait_for(call(), 10)
+                return await asyncio.wait_for(call(), once)
             except (RPCError, HatchwayError, TimeoutError, RuntimeError):
                 await asyncio.sleep(0.2)
 
@@ -210,8 +229,11 @@ async def running_fleet(*, workers: int = 2, gateways: int = 2, bug: str | None 
         journal, barriers = Journal(directory / "journal"), Barriers(directory / "barriers")
         journal.make()
         barriers.make()
-        temporal = await exits.enter_async_context(EmbeddedTemporal(directory / "temporal", ui=False))
+        temporal = await exits.enter_async_context(
+            EmbeddedTemporal(directory / "temporal", port=quiet_port(), ui=False)
+        )
         postgres = EmbeddedPostgres(directory / "postgres")
+        postgres._port = quiet_port()
         exits.callback(postgres.stop)
         await asyncio.to_thread(postgres.start)
         dsn = postgres.createdb("hatchway")
@@ -223,7 +245,7 @@ async def running_fleet(*, workers: int = 2, gateways: int = 2, bug: str | None 
         await log_rows(db)
         fleet = Fleet(
             directory=directory, postgres=postgres, temporal=temporal, dsn=dsn, db=db, client=client, journal=journal,
-            barriers=barriers, cloud_port=free_port(),
+            barriers=barriers, cloud_port=quiet_port(), metal_host=f"metal-{uuid.uuid4().hex[:8]}",
         )  # fmt: skip
         await _Starting(fleet, exits, bug).start(workers, gateways)
         yield fleet
@@ -263,7 +285,7 @@ class _Starting:
 
     def _gateway(self, name: str) -> None:
         fleet = self._fleet
-        port = free_port()
+        port = quiet_port()
         fleet.fronts[name] = self._proxy(("127.0.0.1", port))
         every = str(HEARTBEAT_S)
         env = {
@@ -280,7 +302,7 @@ class _Starting:
         env = {
             **self._environment(name),
             "CHAOS_NAME": name,
-            "CHAOS_BARRIERS": str(fleet.barriers._directory),
+            "CHAOS_BARRIERS": str(fleet.barriers.directory),
             "CHAOS_CLOUD": f"http://{way.address}",
             "CHAOS_JOURNAL": str(fleet.journal.path),
             "CHAOS_BUG": self._bug or "",
@@ -288,7 +310,7 @@ class _Starting:
         }
         fleet.ways[name].cloud = way
         self._child(name, env, "-m", "tests.support.chaos.entry", "--state-dir", str(fleet.state_dir), "--gateway-url",
-                    url, "--host-id", f"metal-{fleet.directory.name[-8:].lower()}")  # fmt: skip
+                    url, "--host-id", fleet.metal_host)  # fmt: skip
 
     def _environment(self, name: str) -> dict[str, str]:
         """The way of a worker or a gateway to the servers."""
@@ -318,6 +340,17 @@ class _Starting:
 def new_job(name: str, seconds: float) -> str:
     """A job's id; it says how long the job takes."""
     return f"{name}.{uuid.uuid4().hex[:6]}_{seconds:g}"
+
+
+def quiet_port() -> int:
+    """A free port that no outgoing connection is given: whoever is killed must find its own free again."""
+    while True:
+        port = random.randrange(*QUIET_PORTS)  # noqa: S311 - no secret
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return port
 
 
 def listens(port: int) -> bool:

@@ -36,6 +36,7 @@ class Event:
     found, absent             the cloud: asked for a machine that is there already, or to remove one that is not
     began, finished, told     an agent's job: it works, it is done, it got SIGTERM
     excused                   the harness: from here on this agent may be ended, because of DETAIL
+    orphaned                  the harness: its workflow was terminated; a busy one must not be ended for that
     foreign                   the harness: a machine of somebody else
     """
 

@@ -65,18 +65,18 @@ class Barriers:
     """Shared by the test and the workers through a directory."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self.directory = directory
         self._log = directory / "log"
 
     def make(self) -> None:
         for name in ("armed", "taken", "open", "jobs", "agents"):
-            (self._directory / name).mkdir(parents=True)
+            (self.directory / name).mkdir(parents=True)
         self._log.touch()
 
     # ── the test's side ─────────────────────────────────────────────────────────────────────────────────────────
 
     def arm(self, job_id: str, point: Point) -> None:
-        (self._directory / "armed" / job_id).write_text(point.value)
+        (self.directory / "armed" / job_id).write_text(point.value)
 
     def standing(self, job_id: str) -> Standing | None:
         """Who stands at this job's barrier, and has not gone on. None: nobody has come, or it has left."""
@@ -90,41 +90,41 @@ class Barriers:
         return found
 
     def open(self, job_id: str) -> None:
-        (self._directory / "open" / job_id).touch()
+        (self.directory / "open" / job_id).touch()
 
     # ── a worker's side ─────────────────────────────────────────────────────────────────────────────────────────
 
     def learn(self, agent_id: str, job_id: str) -> None:
         """Most steps know the agent only."""
-        (self._directory / "jobs" / agent_id).write_text(job_id)
-        (self._directory / "agents" / job_id).write_text(agent_id)
+        (self.directory / "jobs" / agent_id).write_text(job_id)
+        (self.directory / "agents" / job_id).write_text(agent_id)
 
     def agent_of(self, job_id: str) -> str:
         """The agent that has reserved a slot for this job last; empty for a job that nobody did that for."""
-        path = self._directory / "agents" / job_id
+        path = self.directory / "agents" / job_id
         return path.read_text() if path.exists() else ""
 
     async def at(self, point: Point, agent_id: str, process: str, detail: str = "") -> None:
         """Stand here if this agent's job is to be held at this point and nobody has been."""
-        job = self._directory / "jobs" / agent_id
+        job = self.directory / "jobs" / agent_id
         if not agent_id or not job.exists():
             return
         job_id = job.read_text()
-        order = self._directory / "armed" / job_id
+        order = self.directory / "armed" / job_id
         armed = order.read_text() if order.exists() else ""
         if armed != point.value or not self._take(job_id):
             return
         who = f"{point.value} {job_id} {agent_id} {process} {os.getpid()} {detail}".strip()
         self._append(f"entered {who}")
         try:
-            while not (self._directory / "open" / job_id).exists():
+            while not (self.directory / "open" / job_id).exists():
                 await asyncio.sleep(LOOK_EVERY)
         finally:
             self._append(f"left {who}")
 
     def _take(self, job_id: str) -> bool:
         try:
-            (self._directory / "taken" / job_id).touch(exist_ok=False)
+            (self.directory / "taken" / job_id).touch(exist_ok=False)
         except FileExistsError:
             return False
         return True

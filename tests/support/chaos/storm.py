@@ -1,0 +1,245 @@
+"""Random chaos: provisions without end, something happening to each, and faults of the fleet in between.
+
+Every decision comes from the seed and a number: what happens to provision N, and which fault follows when N provisions
+have been started. Wall time decides nothing but when it is over, so a seed gives the same storm again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from temporalio.service import RPCError
+
+from hatchway.client import Started
+from hatchway.errors import HatchwayError
+from hatchway.model import EndReason
+from tests.support.chaos import processes
+from tests.support.chaos.campaign import end_of
+from tests.support.chaos.checker import Ended, Kind, Violation, judge
+from tests.support.chaos.evidence import Witness, gather
+from tests.support.chaos.faults import HOLD_S, Action, Component, Faults, Target
+from tests.support.chaos.fleet import APART, CLOUD, METAL, Fleet, new_job, patiently
+from tests.support.chaos.passes import reclaim, settle, sweep
+
+AT_ONCE = 14
+"""More than the nine slots, so that there is always a line."""
+FAULT_EVERY = (4, 9)
+"""Provisions between two faults of the fleet."""
+SWEEP_EVERY_S = 5.0
+SWEEPS_A_RECLAIM = 3
+ENDS_WITHIN_S = 240.0
+MISCHIEF = {"lost": 0.05, "late": 0.03, "slow": 0.05, "partial": 0.2, "stale": 0.2}
+
+
+class Fate(StrEnum):
+    """What happens to one provision."""
+
+    NOTHING = "nothing"
+    CANCEL = "cancelled"
+    RELEASE = "released now"
+    KILL_AGENT = "agent killed"
+    PAUSE_AGENT = "agent paused"
+    TERMINATE = "workflow terminated"
+    OFFER_AGAIN = "offered twice"
+
+
+FATES = {
+    Fate.NOTHING: 60, Fate.CANCEL: 8, Fate.RELEASE: 5, Fate.KILL_AGENT: 8, Fate.PAUSE_AGENT: 6, Fate.TERMINATE: 5,
+    Fate.OFFER_AGAIN: 8,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What happens to provision N."""
+
+    scaler: str
+    works_for: float
+    fate: Fate
+    after: float
+    """Seconds from its start until its fate comes."""
+
+    @classmethod
+    def of(cls, seed: int, number: int) -> Plan:
+        dice = random.Random(f"{seed} provision {number}")  # noqa: S311 - repeatable, no secret
+        fate = dice.choices(list(FATES), list(FATES.values()))[0]
+        scaler = dice.choices([METAL, CLOUD, APART], [3, 6, 3])[0]
+        return cls(scaler, round(dice.uniform(0.1, 3.0), 1), fate, round(dice.uniform(0, 3), 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """A fault, and how many provisions are started before the next one."""
+
+    component: Component
+    action: Action
+    which: int
+    provisions: int
+
+    @classmethod
+    def of(cls, seed: int, number: int) -> Strike:
+        dice = random.Random(f"{seed} fault {number}")  # noqa: S311 - repeatable, no secret
+        component = dice.choice([one for one in Component if one is not Component.AGENT])
+        return cls(component, dice.choice(list(Action)), dice.randrange(100), dice.randint(*FAULT_EVERY))
+
+
+@dataclass
+class Figures:
+    """What is told at the end."""
+
+    seed: int
+    minutes: float
+    provisions: int
+    jobs_done: int
+    ends: Counter[str]
+    faults: Counter[str]
+    fates: Counter[str]
+    found: Counter[Kind]
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed}, {self.minutes:.1f} minutes, {self.provisions} provisions, {self.jobs_done} served"]
+        lines += [f"  {kind.value}: {self.found[kind]}" for kind in Kind]
+        for name, counted in (
+            ("faults", self.faults),
+            ("what happened to provisions", self.fates),
+            ("ends", self.ends),
+        ):
+            lines.append(f"  {name}: " + ", ".join(f"{what} {number}" for what, number in sorted(counted.items())))
+        return "\n".join(lines)
+
+
+@dataclass
+class Storm:
+    fleet: Fleet
+    seed: int
+    started: int = 0
+    ends: list[Ended] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
+    fates: Counter[str] = field(default_factory=Counter)
+    violations: list[Violation] = field(default_factory=list)
+    _more: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _over: bool = False
+
+    async def run(self, minutes: float) -> Figures:
+        began = time.monotonic()
+        await self.fleet.plant_foreign()
+        await self.fleet.ask_cloud("behave", seed=self.seed, **MISCHIEF)
+        async with Witness(self.fleet) as witness:
+            caring = asyncio.create_task(self._care())
+            striking = asyncio.create_task(self._strike())
+            ends_at = began + minutes * 60
+            await asyncio.gather(*(self._dispatch(ends_at) for _ in range(AT_ONCE)))
+            async with self._more:
+                self._over = True
+                self._more.notify_all()
+            await striking
+            caring.cancel()
+            await asyncio.wait([caring])
+            if not caring.cancelled():
+                caring.result()
+            await patiently(lambda: self.fleet.ask_cloud("behave"))
+            await settle(self.fleet)
+            self.violations = judge(await gather(self.fleet, witness, self.ends))
+        ends = Counter(ended.end or "none" for ended in self.ends)
+        return Figures(
+            self.seed, (time.monotonic() - began) / 60, self.started, ends[EndReason.COMPLETED.value], ends,
+            self.faults, self.fates, Counter(violation.kind for violation in self.violations),
+        )  # fmt: skip
+
+    # ── provisions ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _dispatch(self, ends_at: float) -> None:
+        while time.monotonic() < ends_at:
+            number = self.started
+            async with self._more:
+                self.started += 1
+                self._more.notify_all()
+            await self._one(number, Plan.of(self.seed, number))
+
+    async def _one(self, number: int, plan: Plan) -> None:
+        job_id = new_job(f"n{number}", plan.works_for)
+        started = await self.fleet.provision(job_id, plan.scaler)
+        happening = asyncio.create_task(self._befall(started, job_id, plan))
+        await self._follow(started, job_id)
+        happening.cancel()
+        await asyncio.wait([happening])
+        if not happening.cancelled():
+            happening.result()
+
+    async def _follow(self, started: Started, job_id: str) -> None:
+        self.ends.append(Ended(job_id, started.agent_id, await end_of(self.fleet, started, ENDS_WITHIN_S)))
+
+    async def _befall(self, started: Started, job_id: str, plan: Plan) -> None:
+        await asyncio.sleep(plan.after)
+        self.fates[plan.fate.value] += 1
+        journal, agent_id = self.fleet.journal, started.agent_id
+        with suppress(RPCError, HatchwayError):  # it may have ended by now, or a server may be away
+            match plan.fate:
+                case Fate.CANCEL:
+                    journal.append("excused", agent_id, "cancelled")
+                    await self.fleet.hatchway.cancel(started.workflow_id)
+                case Fate.RELEASE:
+                    journal.append("excused", agent_id, "released now")
+                    await self.fleet.hatchway.release(started.workflow_id, agent_id, by="chaos", now=True)
+                case Fate.KILL_AGENT:
+                    journal.append("excused", agent_id, "killed")
+                    processes.signal_agent(agent_id, signal.SIGKILL)
+                case Fate.PAUSE_AGENT:
+                    processes.signal_agent(agent_id, signal.SIGSTOP)
+                    try:
+                        await asyncio.sleep(HOLD_S)
+                    finally:
+                        processes.signal_agent(agent_id, signal.SIGCONT)
+                case Fate.TERMINATE:
+                    journal.append("orphaned", agent_id, "terminated")
+                    handle = self.fleet.client.get_workflow_handle(started.workflow_id, run_id=started.run_id)
+                    await handle.terminate("by chaos")
+                case Fate.OFFER_AGAIN:
+                    again = await self.fleet.provision(job_id, plan.scaler)
+                    assert again.agent_id == started.agent_id or again.joined or self._ended(started)
+                case Fate.NOTHING:
+                    pass
+
+    def _ended(self, started: Started) -> bool:
+        return any(ended.agent_id == started.agent_id for ended in self.ends)
+
+    # ── the fleet ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _strike(self) -> None:
+        faults, due = Faults(self.fleet), 0
+        for number in range(1_000_000):
+            strike = Strike.of(self.seed, number)
+            due += strike.provisions
+            async with self._more:
+                await self._more.wait_for(lambda due=due: self._over or self.started >= due)  # type: ignore[misc]
+            if self._over:
+                return
+            target = self._target(strike)
+            self.faults[f"{strike.component.value} {strike.action.value}"] += 1
+            await faults.hit(target, strike.action)
+            if strike.action in (Action.PAUSE, Action.CUT):
+                await asyncio.sleep(HOLD_S)
+            await faults.heal(target, strike.action)
+            await self.fleet.ready()
+
+    def _target(self, strike: Strike) -> Target:
+        names = {Component.WORKER: self.fleet.workers, Component.GATEWAY: self.fleet.gateways}.get(strike.component)
+        return Target(strike.component, names[strike.which % len(names)] if names else "")
+
+    async def _care(self) -> None:
+        """What the schedules do, more often."""
+        passes = 0
+        while True:
+            await asyncio.sleep(SWEEP_EVERY_S)
+            passes += 1
+            with suppress(RPCError, TimeoutError, HatchwayError, RuntimeError):  # a server may be away: next time
+                await sweep(self.fleet)
+                if passes % SWEEPS_A_RECLAIM == 0:
+                    await reclaim(self.fleet)
