@@ -65,6 +65,7 @@ from hatchway.store.backoff import Backoff
 from hatchway.store.census import Census
 from hatchway.store.claims import Claims
 from hatchway.store.config_versions import ConfigVersions
+from hatchway.store.endpoints import server_endpoints
 from hatchway.store.installation import installation_id
 from hatchway.store.migrate import check_revision
 from hatchway.store.outcomes import Outcomes
@@ -199,6 +200,7 @@ class Fleet:
             agent_env=worker_agent_env(os.environ),
             platform=platform_of(platform.machine()),
         )
+        self._closed_to_agents = server_endpoints(settings.database_url, temporal)
         self._backends: dict[str, Backend] = {}
         self._on_host: dict[str, dict[str, Backend]] = {}
         """Host id to backend type to backend: what a host's queue is served with. Grows while the queue is polled."""
@@ -316,7 +318,9 @@ class Fleet:
                 backend: Backend = (
                     BareMetalBackend(self._machine, self._settings.state_dir, self._installation.id)
                     if scaler.type is ScalerType.BARE_METAL
-                    else await ContainerBackend.connect(scaler.host, self._installation.id, self._settings.host_id)
+                    else await ContainerBackend.connect(
+                        scaler.host, self._installation.id, self._settings.host_id, closed=self._closed_to_agents
+                    )
                 )
             except HatchwayError as e:
                 if not said:
@@ -336,6 +340,9 @@ class Fleet:
                     return
                 here[scaler.type] = self._backends[key] = backend
                 self._watches[key] = asyncio.create_task(HostWatch([backend], self._compute_exited).run())
+                if isinstance(backend, ContainerBackend):
+                    keeping = backend.keep_networks(isolating=scaler.network_isolation)
+                    self._watches[f"networks of {key}"] = asyncio.create_task(keeping)
 
     def _start(self, key: tuple[str, int], worker: Worker) -> None:
         self._workers[key] = (worker, asyncio.create_task(worker.run()))

@@ -48,7 +48,7 @@ class Upkeep:
             try:
                 await self.look(unused_after=UNUSED_AFTER)
                 self._said = None
-            except HatchwayError as e:
+            except Exception as e:  # whatever an engine answered, the networks of its agents must stay looked after
                 self._say(e)
             await asyncio.sleep(EVERY)
 
@@ -101,10 +101,10 @@ class Upkeep:
             except OSError:
                 self._firewall.remove(table)
 
-    def _say(self, e: HatchwayError) -> None:
+    def _say(self, e: Exception) -> None:
         """Once for each trouble, not once for each look."""
         if str(e) != self._said:
-            log.error("isolated_networks_not_looked_after", error=str(e))
+            log.error("isolated_networks_not_looked_after", error=str(e), kind=type(e).__name__)
         self._said = str(e)
 
 

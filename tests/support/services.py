@@ -75,9 +75,10 @@ def _root() -> str | None:
 
 
 def _nftables() -> str | None:
-    missing = [c for c in ("nft", "ip") if shutil.which(c, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None]
+    tools = ("nft", "ip", "iptables")
+    missing = [c for c in tools if shutil.which(c, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None]
     if missing:
-        return f"no {' and no '.join(missing)} on PATH (Debian: nftables, iproute2)"
+        return f"no {' and no '.join(missing)} on PATH (Debian: nftables, iproute2, iptables)"
     return _root()
 
 
