@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import timedelta
 from typing import Any
 
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
@@ -18,6 +19,8 @@ from hatchway.errors import HatchwayError
 CLOUD_HOSTS = (".tmprl.cloud", ".api.temporal.io")
 """Temporal Cloud's namespace and regional endpoints."""
 NOT_ALLOWED = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED)
+RPC_LIMIT = timedelta(seconds=10)
+
 USABLE_S = 60.0
 """The server's cache of search attributes is refreshed once a minute at the latest."""
 
@@ -28,7 +31,9 @@ class NamespaceRefused(HatchwayError):
 
 async def namespace_uuid(temporal: Client) -> str:
     """The server's own id of the namespace: a restored copy of it has the same name and another id."""
-    answer = await temporal.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=temporal.namespace))
+    answer = await temporal.workflow_service.describe_namespace(
+        DescribeNamespaceRequest(namespace=temporal.namespace), timeout=RPC_LIMIT
+    )
     return str(answer.namespace_info.id)
 
 

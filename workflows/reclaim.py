@@ -63,6 +63,9 @@ class ReclaimWorkflow:
         asked = parse(ReclaimRequest, request)
         self._host_id = asked.host_id
         before = _sighted_before(workflow.get_last_completion_result())
+        if before is None:
+            workflow.logger.warning("the last pass's sightings cannot be read: beginning anew")
+            before = []
         self._show("looking")
         looked = await self._look(before)
         if looked is None:
@@ -164,11 +167,10 @@ class ReclaimWorkflow:
         workflow.set_current_details(render_reclaim(title, self._host_id, self._outcome, workflow.now()))
 
 
-def _sighted_before(result: Any) -> list[Sighting]:
-    """Of the last pass that completed. One of another release may say it otherwise: then this is the first sighting."""
+def _sighted_before(result: Any) -> list[Sighting] | None:
+    """Of the last pass that completed; none, if there was none. None: one of another release that says it otherwise."""
     known = result.get("sighted", []) if isinstance(result, dict) else []
     try:
         return [Sighting.model_validate(one) for one in known]
     except ValidationError:
-        workflow.logger.warning("the last pass's sightings cannot be read: beginning anew")
-        return []
+        return None

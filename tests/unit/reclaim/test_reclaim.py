@@ -1,0 +1,90 @@
+"""The page of a pass, what it reads of the pass before, and how an agent's workflow is asked for."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from hatchway.liveness import AGENT_ID, _query
+from hatchway.model import ReclaimOutcome, Sighting
+from hatchway.schedules import SWEEP, reclaim_of
+from workflows.page import LIMIT, render_reclaim
+from workflows.reclaim import _sighted_before
+
+NOW = datetime(2031, 5, 1, 12, 0, tzinfo=UTC)
+
+
+def _sighting(agent_id: str) -> Sighting:
+    return Sighting(agent_id=agent_id, backend="container", since=NOW)
+
+
+def test_a_page_names_some_counts_all_and_stays_within_its_limit() -> None:
+    agents = [f"scaler-{uuid.uuid4().hex}" for _ in range(200)]
+    outcome = ReclaimOutcome(
+        seen=1000, sighted=[_sighting(agent_id) for agent_id in agents], more=800, reclaimed=agents[:100],
+        restored=agents[:7], failed=dict.fromkeys(agents, "it hangs " * 30),
+    )  # fmt: skip
+
+    page = render_reclaim("looked, with failures", "host-1", outcome, NOW)
+
+    assert len(page.encode()) <= LIMIT
+    assert "- **nobody answers for** 200: " in page
+    assert "- **destroyed** 100: " in page
+    assert "- **row written again** 7: " in page
+    assert "- **left for a later pass** 800" in page
+    assert "What you can do" in page
+
+
+def test_a_page_of_a_quiet_pass_says_little() -> None:
+    page = render_reclaim("looked", "host-1", ReclaimOutcome(seen=3), NOW)
+
+    assert page.splitlines()[0] == "### looked"
+    assert "- **ours** 3" in page
+    assert "destroyed" not in page.partition("**What you can do:**")[0]
+
+
+def test_the_sightings_of_the_pass_before_are_read_back() -> None:
+    before = [_sighting("scaler-1"), _sighting("scaler-2")]
+    result = ReclaimOutcome(sighted=before).model_dump(mode="json")
+
+    assert _sighted_before(result) == before
+
+
+@pytest.mark.parametrize("result", [None, 7, "text", {}, {"sighted": []}])
+def test_where_no_pass_came_before_nothing_has_been_seen(result: Any) -> None:
+    assert _sighted_before(result) == []
+
+
+@pytest.mark.parametrize("sighting", [{"agent_id": "scaler-1"}, {"of": "another release"}, "scaler-1"])
+def test_sightings_that_cannot_be_read_are_told_from_none(sighting: Any) -> None:
+    assert _sighted_before({"sighted": [sighting]}) is None
+
+
+def test_an_agents_workflow_is_asked_for_by_its_first_run_and_by_its_name() -> None:
+    run = uuid.uuid4()
+
+    query = _query(f"scaler-{run.hex}")
+
+    assert f'RunId = "{run}"' in query
+    assert f'HatchwayAgentId = "scaler-{run.hex}"' in query
+
+
+def test_an_agent_id_that_no_run_made_is_asked_for_by_name_alone() -> None:
+    assert "RunId" not in _query("scaler-of-another-kind")
+
+
+@pytest.mark.parametrize("text", ["", '" OR RunId != "', "a b", "x" * 201, "scaler-\n"])
+def test_what_cannot_be_an_agent_id_reaches_no_query(text: str) -> None:
+    assert AGENT_ID.fullmatch(text) is None
+    with pytest.raises(ValueError, match="not an agent id"):
+        _query(text)
+
+
+def test_schedules_name_what_they_run() -> None:
+    scheduled = reclaim_of("docker-abc")
+
+    assert (scheduled.id, scheduled.workflow_id) == ("hatchway/reclaim/docker-abc", "reclaim/docker-abc")
+    assert SWEEP.workflow_id == "sweep"
