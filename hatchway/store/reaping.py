@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -45,6 +45,15 @@ class Sight:
     """Agents of whom nobody knows owner, gateway or workflow; a hundred at most."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """Whom to condemn, and for what."""
+
+    candidate: Candidate
+    rule: Rule
+    end: EndReason
+
+
 class Reaping:
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -58,19 +67,27 @@ class Reaping:
             yield Page(instant(page["now"]), [_found(one, since) for one in page["candidates"]])
             after = page["next"]
 
-    async def condemn(self, candidate: Candidate, rule: Rule, end: EndReason, windows: Windows) -> SpawnRow | None:
-        """Set it closing, if all that it is condemned for is still true by the database. None: it is not, any more."""
-        row = await self._db.call(
+    async def condemn(self, sentences: Iterable[Sentence], windows: Windows) -> list[SpawnRow]:
+        """Set them closing in one transaction, where all that they are condemned for is still true by the database.
+
+        Answers the rows of those; nothing has happened to the others.
+        """
+        rows = await self._db.call(
             "hatchway_condemn",
             {
-                "agent_id": candidate.agent_id,
-                "state_version": candidate.state_version,
-                "end_reason": end.value,
-                "absent_s": seconds(silence_needed(rule, windows)),
+                "agents": [
+                    {
+                        "agent_id": sentence.candidate.agent_id,
+                        "state_version": sentence.candidate.state_version,
+                        "end_reason": sentence.end.value,
+                        "absent_s": seconds(silence_needed(sentence.rule, windows)),
+                    }
+                    for sentence in sentences
+                ],
                 **_sight(windows),
             },
         )
-        return None if row is None else SpawnRow.from_json(row)
+        return [SpawnRow.from_json(row) for row in rows]
 
     async def sight(self, windows: Windows) -> Sight:
         """Whether the reaper is blind, and whom it cannot judge. For people and gauges."""

@@ -23,6 +23,7 @@ declare
   v_walk  int := (args->>'walk')::int;
   answer  jsonb;
 begin
+  -- The limits keep each look-up an index probe: joined, the planner would rather read the whole table for each page.
   with walked as materialized (
     select * from scaler_spawning_agents where agent_id > args->>'after' order by agent_id limit v_walk)
   select jsonb_build_object(
@@ -46,45 +47,57 @@ begin
                                  or coalesce(p.last_seen_at, s.adopted_at, s.spawned_at) <= now() - v_grace))), '[]'))
     into answer
     from walked s
-    left join scaler_agent_presence p on p.agent_id = s.agent_id
-    left join scaler_agent_jobs j on j.agent_id = s.agent_id and j.completed_at is not null;
+    left join lateral (
+      select instance_id, last_seen_at from scaler_agent_presence where agent_id = s.agent_id limit 1) p on true
+    left join lateral (
+      select agent_id from scaler_agent_jobs where agent_id = s.agent_id and completed_at is not null limit 1) j on true;
   return answer;
 end $$;
 
--- Sets an agent closing on facts that are still true: the row is as it was read, and who has registered has still not
--- been heard of for `absent_s`, while a gateway was there to hear it. Null: not any more. The presence row is locked
--- too, which keeps the next heartbeat waiting: by the version alone, agents were condemned between two heartbeats.
--- Row order: spawn, claim, presence. args: agent_id, state_version, end_reason, absent_s, flap_grace_s, silent_s
+-- Sets agents closing on facts that are still true: each row is as it was read, and who has registered has still not been
+-- heard of for `absent_s`, while a gateway was there to hear it. Answers the rows of those; the others are left to the
+-- next pass. The presence row is locked too, which keeps the next heartbeat waiting: by the version alone, agents were
+-- condemned between two heartbeats. Nobody is waited for: who has a row locked is about to tell something of its agent.
+-- Row order: spawn, claim, presence. args: agents [{agent_id, state_version, end_reason, absent_s}], flap_grace_s,
+-- silent_s
 create function hatchway_condemn(args jsonb) returns jsonb
 language plpgsql set search_path = public, pg_temp as $$
 declare
-  s scaler_spawning_agents;
-  p scaler_agent_presence;
+  v_sees    boolean := coalesce(
+              hatchway_gateway_since(args) <= now() - make_interval(secs => (args->>'flap_grace_s')::double precision),
+              false);
+  c         record;
+  s         scaler_spawning_agents;
+  p         scaler_agent_presence;
+  condemned jsonb := '[]';
 begin
-  select * into s
-    from scaler_spawning_agents
-   where agent_id = args->>'agent_id' and state_version = (args->>'state_version')::bigint and state <> 'closing'
-     for no key update;
-  if not found then
-    return null;
-  end if;
-  if s.adopted_by is not null then
-    select * into p from scaler_agent_presence where agent_id = s.agent_id for no key update;
-    if coalesce(p.last_seen_at, s.adopted_at, s.spawned_at)
-         > now() - make_interval(secs => (args->>'absent_s')::double precision)
-       or coalesce(hatchway_gateway_since(args), 'infinity')
-         > now() - make_interval(secs => (args->>'flap_grace_s')::double precision) then
-      return null;
+  for c in
+    select *
+      from jsonb_to_recordset(args->'agents')
+           x (agent_id text, state_version bigint, end_reason text, absent_s double precision)
+     order by agent_id
+  loop
+    select * into s
+      from scaler_spawning_agents
+     where agent_id = c.agent_id and state_version = c.state_version and state <> 'closing'
+       for no key update skip locked;
+    continue when not found;
+    if s.adopted_by is not null then
+      continue when not v_sees;
+      select * into p from scaler_agent_presence where agent_id = s.agent_id for no key update skip locked;
+      continue when not found and exists (select from scaler_agent_presence where agent_id = s.agent_id);
+      continue when coalesce(p.last_seen_at, s.adopted_at, s.spawned_at) > now() - make_interval(secs => c.absent_s);
     end if;
-  end if;
-  update scaler_spawning_agents
-     set state = 'closing', end_reason = args->>'end_reason', closing_at = now(), state_version = state_version + 1
-   where agent_id = s.agent_id
-  returning * into s;
-  delete from scaler_pending_claims where agent_id = s.agent_id;
-  insert into scaler_provision_outcomes as o (agent_id, job_id, scaler_name, condemned_reason, condemned_at)
-  values (s.agent_id, hatchway_job(s), s.scaler_name, s.end_reason, now())
-  on conflict (agent_id) do update
-     set condemned_reason = excluded.condemned_reason, condemned_at = excluded.condemned_at, updated_at = now();
-  return hatchway_row(s);
+    update scaler_spawning_agents
+       set state = 'closing', end_reason = c.end_reason, closing_at = now(), state_version = state_version + 1
+     where agent_id = s.agent_id
+    returning * into s;
+    delete from scaler_pending_claims where agent_id = s.agent_id;
+    insert into scaler_provision_outcomes as o (agent_id, job_id, scaler_name, condemned_reason, condemned_at)
+    values (s.agent_id, hatchway_job(s), s.scaler_name, s.end_reason, now())
+    on conflict (agent_id) do update
+       set condemned_reason = excluded.condemned_reason, condemned_at = excluded.condemned_at, updated_at = now();
+    condemned := condemned || hatchway_row(s);
+  end loop;
+  return condemned;
 end $$;
