@@ -45,7 +45,7 @@ test: $(STAMP) ## every test but chaos; what a missing service hides is named in
 test-unit: $(STAMP) ## the tests that need no service
 	@$(BIN)/python -m pytest tests/unit $(PYTEST_ARGS)
 
-chaos: $(STAMP) ## kill everything at every point; minutes
+chaos: $(STAMP) ## kill everything at every point, then random chaos for CHAOS_MINUTES (3)
 	@$(BIN)/python -m pytest tests/chaos $(PYTEST_ARGS)
 
 lint: $(STAMP) ## ruff, format, mypy --strict, import contracts

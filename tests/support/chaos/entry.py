@@ -121,10 +121,10 @@ def reach_the_cloud(url: str) -> None:
     """A container scaler whose `host` is the cloud's gets it; any other one gets a real engine."""
     real = ContainerBackend.connect
 
-    async def connect(host: str | None, installation_id: str, host_id: str | None = None) -> Any:
+    async def connect(host: str | None, installation_id: str, *rest: Any, **more: Any) -> Any:
         if host == CLOUD_HOST:
             return CloudBackend(url, installation_id)
-        return await real(host, installation_id, host_id)
+        return await real(host, installation_id, *rest, **more)
 
     setattr(ContainerBackend, "connect", staticmethod(connect))  # noqa: B010 - a method may not be assigned to
 

@@ -229,9 +229,8 @@ async def running_fleet(*, workers: int = 2, gateways: int = 2, bug: str | None 
         journal, barriers = Journal(directory / "journal"), Barriers(directory / "barriers")
         journal.make()
         barriers.make()
-        temporal = await exits.enter_async_context(
-            EmbeddedTemporal(directory / "temporal", port=quiet_port(), ui=False)
-        )
+        temporal = EmbeddedTemporal(directory / "temporal", port=quiet_port(), ui=False)
+        await exits.enter_async_context(temporal)
         postgres = EmbeddedPostgres(directory / "postgres")
         postgres._port = quiet_port()
         exits.callback(postgres.stop)

@@ -27,6 +27,7 @@ from tests.support.chaos.evidence import Witness, gather
 from tests.support.chaos.faults import HOLD_S, Action, Component, Faults, Target
 from tests.support.chaos.fleet import APART, CLOUD, METAL, Fleet, new_job, patiently
 from tests.support.chaos.passes import reclaim, settle, sweep
+from tests.support.namespaces import until
 
 AT_ONCE = 14
 """More than the nine slots, so that there is always a line."""
@@ -35,6 +36,7 @@ FAULT_EVERY = (4, 9)
 SWEEP_EVERY_S = 5.0
 SWEEPS_A_RECLAIM = 3
 ENDS_WITHIN_S = 240.0
+BOOTED_WITHIN_S = 60.0
 MISCHIEF = {"lost": 0.05, "late": 0.03, "slow": 0.05, "partial": 0.2, "stale": 0.2}
 
 
@@ -180,7 +182,7 @@ class Storm:
         await asyncio.sleep(plan.after)
         self.fates[plan.fate.value] += 1
         journal, agent_id = self.fleet.journal, started.agent_id
-        with suppress(RPCError, HatchwayError):  # it may have ended by now, or a server may be away
+        with suppress(RPCError, HatchwayError, TimeoutError):  # it may have ended by now, or a server may be away
             match plan.fate:
                 case Fate.CANCEL:
                     journal.append("excused", agent_id, "cancelled")
@@ -189,9 +191,11 @@ class Storm:
                     journal.append("excused", agent_id, "released now")
                     await self.fleet.hatchway.release(started.workflow_id, agent_id, by="chaos", now=True)
                 case Fate.KILL_AGENT:
+                    await self._booted(agent_id)
                     journal.append("excused", agent_id, "killed")
                     processes.signal_agent(agent_id, signal.SIGKILL)
                 case Fate.PAUSE_AGENT:
+                    await self._booted(agent_id)
                     processes.signal_agent(agent_id, signal.SIGSTOP)
                     try:
                         await asyncio.sleep(HOLD_S)
@@ -206,6 +210,9 @@ class Storm:
                     assert again.agent_id == started.agent_id or again.joined or self._ended(started)
                 case Fate.NOTHING:
                     pass
+
+    async def _booted(self, agent_id: str) -> None:
+        await until(lambda: processes.of_agent(agent_id), BOOTED_WITHIN_S, what=f"{agent_id} boots")
 
     def _ended(self, started: Started) -> bool:
         return any(ended.agent_id == started.agent_id for ended in self.ends)
