@@ -51,11 +51,12 @@ from hatchway.config.current import CurrentConfig
 from hatchway.config.file import ConfigFile, reloading
 from hatchway.config.schema import Scaler, ScalerType
 from hatchway.errors import ConfigError, HatchwayError, StoreUnreachable
-from hatchway.handing_back import CORE_MARGIN, DEFAULT_GRACEFUL, HandingBack, shut_down
+from hatchway.handing_back import CORE_MARGIN, DEFAULT_GRACEFUL, HandingBack
 from hatchway.host.identity import boot_id, default_state_dir, host_id_of_machine
 from hatchway.host.watch import HostWatch
 from hatchway.labels import platform_of
 from hatchway.model import ComputeExit
+from hatchway.queue_workers import QueueWorkers
 from hatchway.reaping import Windows
 from hatchway.reclaim_schedules import ReclaimSchedules
 from hatchway.runner import ContextFreeRunner
@@ -205,8 +206,7 @@ class Fleet:
         self._on_host: dict[str, dict[str, Backend]] = {}
         """Host id to backend type to backend: what a host's queue is served with. Grows while the queue is polled."""
         self._connecting: dict[str, asyncio.Task[None]] = {}
-        self._leaving: list[asyncio.Task[None]] = []
-        self._workers: dict[tuple[str, int], tuple[Worker, asyncio.Task[None]]] = {}
+        self._workers = QueueWorkers()
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._config_trouble: str | None = None
         self._polling = Polling()
@@ -220,7 +220,7 @@ class Fleet:
             await self._serve(stop, at_once)
 
     async def _serve(self, stop: asyncio.Event, at_once: asyncio.Event) -> None:
-        self._start((CONTROL, 0), self._control_worker())
+        self._workers.start((CONTROL, 0), self._control_worker())
         beating = asyncio.create_task(self._beat())
         schedules = ReclaimSchedules(self._temporal, self._tie, self._installation.id)
         keeping = asyncio.create_task(schedules.keep(self._hosts_polled))
@@ -241,15 +241,12 @@ class Fleet:
             for task in (*self._connecting.values(), *self._watches.values()):
                 task.cancel()
             self._polling = Polling(trouble="it was told to stop")
-            left = await shut_down(
-                [worker for worker, _ in self._workers.values()], self._leaving, self._handing_back,
-                self._settings.graceful, at_once,
-            )  # fmt: skip
+            left = await self._workers.shut_down(self._handing_back, self._settings.graceful, at_once)
             self.left_something_behind = not left
             await asyncio.gather(*(backend.close() for backend in self._backends.values()))
 
     def _running(self) -> list[asyncio.Task[None]]:
-        tasks = [task for _, task in self._workers.values()] + list(self._watches.values())
+        tasks = self._workers.tasks + list(self._watches.values())
         return tasks + [task for task in self._connecting.values() if not task.done()]
 
     # ── which queues ────────────────────────────────────────────────────────────────────────────────────────────
@@ -270,19 +267,12 @@ class Fleet:
             if backend := self._backend_of(scaler):
                 wanted[spawn_queue(scaler.name), scaler.max_concurrent_spawns] = backend.host_id
                 wanted[host_queue(backend.host_id), HOST_SLOTS] = backend.host_id
-        for key, host_id in wanted.items():
-            if key not in self._workers:
-                self._start(key, self._compute_worker(key, host_id))
-        # A host's queue stays polled when its last scaler has left the configuration: its agents must still come down.
-        for key in [k for k in self._workers if k not in wanted and k[0].startswith(spawn_queue(""))]:
-            worker, _ = self._workers.pop(key)
-            log.info("task queue left", task_queue=key[0])
-            self._leaving.append(asyncio.create_task(worker.shutdown()))
+        self._workers.keep(wanted, self._compute_worker)
         away = [scaler.name for scaler in config.scalers if self._backend_key(scaler) not in self._backends]
         self._polling = Polling(
             config_version=number,
-            polled=sorted({queue for queue, _ in self._workers}),
-            missing=sorted({queue for queue, _ in wanted.keys() - self._workers.keys()}),
+            polled=self._workers.polled,
+            missing=sorted({key[0] for key in wanted if key not in self._workers}),
             unreached=away,
             served=len(config.scalers) - len(away),
             deployment=str(self._settings.version.to_canonical_string()) if self._settings.version else None,
@@ -293,8 +283,7 @@ class Fleet:
 
     def polling(self) -> Polling:
         """What it polls, as of the last look at the configuration; a Worker that has ended is missing at once."""
-        ended = {queue for (queue, _), (_, task) in self._workers.items() if task.done()}
-        return replace(self._polling, missing=sorted({*self._polling.missing, *ended}))
+        return replace(self._polling, missing=sorted({*self._polling.missing, *self._workers.ended}))
 
     def _backend_of(self, scaler: Scaler) -> Backend | None:
         """The backend that serves this scaler, if this worker is one of its hosts and has reached it."""
@@ -343,10 +332,6 @@ class Fleet:
                 if isinstance(backend, ContainerBackend):
                     keeping = backend.keep_networks(isolating=scaler.network_isolation)
                     self._watches[f"networks of {key}"] = asyncio.create_task(keeping)
-
-    def _start(self, key: tuple[str, int], worker: Worker) -> None:
-        self._workers[key] = (worker, asyncio.create_task(worker.run()))
-        log.info("polling", task_queue=key[0])
 
     def _control_worker(self) -> Worker:
         slots = SlotActivities(
