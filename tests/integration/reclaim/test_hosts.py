@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import uuid
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from temporalio.client import Client, ScheduleOverlapPolicy
 from temporalio.testing import ActivityEnvironment
 
+import worker
 from activities.reclaim import ReclaimRetirement
 from hatchway.backends.bare_metal import BareMetalBackend
 from hatchway.metrics import Metrics
 from hatchway.model import ReclaimRequest
 from hatchway.namespace import namespace_uuid
-from hatchway.schedules import look_at_schedules, make_reclaim_schedule, reclaim_of
-from hatchway.store.installation import installation_id, tie_namespace
+from hatchway.polling import is_polled
+from hatchway.schedules import delete_reclaim_schedule, look_at_schedules, make_reclaim_schedule, reclaim_of
+from hatchway.store.installation import installation_id, retie_namespace, tie_namespace
+from hatchway.store.pool import Database
 from hatchway.store.reclaiming import Reclaiming
+from hatchway.task_queues import CONTROL
+from hatchway.tie import TiedElsewhere
 from tests.contract.backend import destroy, silent
 from tests.contract.bare_metal import bare_metal_spec, processes_of
 from tests.integration.reclaim.rig import HOST, Home, reclaim
@@ -53,6 +61,42 @@ async def test_the_schedule_of_a_host_is_made_by_its_worker_once_the_database_is
     assert not untied
     assert [interval.every for interval in schedule.spec.intervals] == [timedelta(minutes=5)]
     assert schedule.policy.overlap is ScheduleOverlapPolicy.SKIP
+
+
+async def test_a_schedule_that_somebody_deletes_is_made_again(
+    monkeypatch: pytest.MonkeyPatch, namespaces: Namespaces, database_url: str
+) -> None:
+    monkeypatch.setattr("hatchway.reclaim_schedules.MAKE_AGAIN_AFTER", 1.0)
+    async with running_stack(namespaces, database_url, laptop(), host_id=MACHINE) as stack:
+        await _tied(stack)
+        await until(lambda: _made(stack.temporal, MACHINE))
+
+        await delete_reclaim_schedule(stack.temporal, MACHINE)
+
+        await until(lambda: _made(stack.temporal, MACHINE))
+
+
+async def test_a_worker_ends_when_its_database_is_no_longer_this_namespaces(
+    monkeypatch: pytest.MonkeyPatch, namespaces: Namespaces, database_url: str, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("hatchway.reclaim_schedules.LOOK_EVERY", 0.5)
+    temporal = await namespaces.take()
+    config = tmp_path / "hatchway.yaml"
+    config.write_text(json.dumps(laptop()))
+    settings = worker.WorkerSettings(database_url=database_url, config=config, state_dir=tmp_path, host_id=MACHINE)
+    async with Database.open(database_url) as db:
+        await tie_namespace(db, await namespace_uuid(temporal))
+        stop = asyncio.Event()
+        running = asyncio.create_task(worker.run(settings, stop, temporal))
+        try:
+            await until(lambda: is_polled(temporal, CONTROL), what="the worker polls")
+
+            await retie_namespace(db, str(uuid.uuid4()))
+
+            with pytest.raises(TiedElsewhere, match="another Temporal namespace"):
+                await asyncio.wait_for(running, 30)
+        finally:
+            stop.set()
 
 
 async def test_processes_that_nobody_answers_for_are_ended_on_this_machine_and_no_others(stack: Stack) -> None:
