@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hatchway.cli.connections import database, hatchway_client, run_async
 from hatchway.cli.failures import ExitCode
-from hatchway.cli.output import JsonOption, cell, emit
+from hatchway.cli.output import JsonOption, cell, counted, emit
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -150,11 +150,38 @@ async def _queues(db: Database, temporal: Client) -> AsyncIterator[Finding]:
             yield Finding("queues", "no worker polls it", f"task queue {queue}", todo)
 
 
+async def _reaper(db: Database, _temporal: Client) -> AsyncIterator[Finding]:
+    from hatchway.config.current import CurrentConfig
+    from hatchway.reaping import Windows
+    from hatchway.store.config_versions import ConfigVersions
+    from hatchway.store.reaping import Reaping
+
+    versions = ConfigVersions(db)
+    if await versions.current() is None:
+        return  # nothing has ever been provisioned
+    _, config = await CurrentConfig(versions).current()
+    sight = await Reaping(db).sight(Windows.of(config.reaper))
+    if sight.blocked:
+        since = f"alive since {cell(sight.gateway_since)} only" if sight.gateway_since else "none is alive"
+        yield Finding(
+            "reaper", f"it is blind: {counted(sight.unseen, 'silent agent')} spared, as no gateway has been alive for "
+            f"the flap grace ({since})", "scaler_instances, kind gateway",
+            "Start a gateway that these agents can reach. The reaper judges them again once one has been alive for "
+            f"{config.reaper.flap_grace_seconds} s.",
+        )  # fmt: skip
+    for agent_id in sight.unknown:
+        yield Finding(
+            "reaper", "nobody knows its owner, its gateway or its workflow: it was moved over from elsewhere",
+            f"agent {agent_id}", f"See that its machine is gone, then `hatchway forget {agent_id}`.",
+        )  # fmt: skip
+
+
 CHECKS: dict[str, Callable[[Database, Client], AsyncIterator[Finding]]] = {
     "namespace": _namespace,
     "counters": _counters,
     "grants": _grants,
     "waiters": _waiters,
+    "reaper": _reaper,
     "schedules": _schedules,
     "queues": _queues,
 }

@@ -40,7 +40,8 @@ async def find(text: str, db: Database, client: HatchwayClient) -> Target:
     from hatchway.store.slots import Slots
 
     workflow_id: str | None = None
-    if AGENT_ID.match(text):
+    # A row that was moved over from elsewhere may be called anything.
+    if AGENT_ID.match(text) or await Slots(db).get(text) is not None:
         agent_id = text
     else:
         workflow_id = text

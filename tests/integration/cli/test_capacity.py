@@ -116,7 +116,7 @@ def test_a_doctor_finds_nothing_wrong_with_a_stack_that_is_well(hatchway: Hatchw
 
     assert said == {
         "ok": True,
-        "checked": ["namespace", "counters", "grants", "waiters", "schedules", "queues"],
+        "checked": ["namespace", "counters", "grants", "waiters", "reaper", "schedules", "queues"],
         "findings": [],
     }
 
