@@ -13,7 +13,7 @@ from tests.support.chaos.cells import Cell
 from tests.support.chaos.checker import Ended, Violation, judge
 from tests.support.chaos.evidence import Witness, gather
 from tests.support.chaos.faults import HOLD_S, Action, Component, Faults, Target
-from tests.support.chaos.fleet import APART, CLOUD, METAL, Fleet, new_job, patiently
+from tests.support.chaos.fleet import APART, CLOUD, DOCKER, METAL, Fleet, new_job, patiently
 from tests.support.chaos.passes import settle
 from tests.support.chaos.points import Point, Standing
 from tests.support.namespaces import until
@@ -111,7 +111,7 @@ class Campaign:
         if cell.component is Component.AGENT:
             return APART
         if cell.component is Component.ENGINE:
-            return CLOUD
+            return DOCKER if self.fleet.docker else CLOUD
         return (METAL, CLOUD)[len(self.results) % 2]
 
     def _target(self, cell: Cell, standing: Standing) -> Target:

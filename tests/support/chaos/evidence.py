@@ -87,14 +87,17 @@ async def gather(fleet: Fleet, witness: Witness, ends: Iterable[Ended]) -> Evide
     held = await fleet.db.fetch_all(
         "select agent_id from scaler_spawning_agents union select agent_id from scaler_waiters order by 1"
     )
+    events, rows = fleet.journal.events(), await row_changes(fleet.db)
+    ours = {event.agent_id for event in events} | {row.agent_id for row in rows}
+    running = ours & set(processes.of_agents())  # wherever they were made; others' are on this machine as well
     return Evidence(
-        events=fleet.journal.events(),
-        rows=await row_changes(fleet.db),
+        events=events,
+        rows=rows,
         caps=caps(),
         ends=list(ends),
         breaches=judge.breaches(await admissions(fleet.db)),
         left_rows=[agent_id for (agent_id,) in held],
-        left_compute=sorted((set(machines) | _on_this_machine(fleet)) - foreign),
+        left_compute=sorted((set(machines) | running) - foreign),
         foreign_left=foreign,
         secrets=sorted(await asyncio.to_thread(_found_secrets, fleet, witness)),
         seen=witness.seen,
@@ -107,12 +110,6 @@ def _machines(fleet: Fleet) -> dict[str, str]:
     for path in (fleet.cloud_dir / "machines").iterdir():
         found[path.name] = str(json.loads(path.read_text())["installation"])
     return found
-
-
-def _on_this_machine(fleet: Fleet) -> set[str]:
-    """Agents of this fleet that still run, wherever they were made: others' are on this machine as well."""
-    ours = {event.agent_id for event in fleet.journal.events()}
-    return {agent_id for agent_id in processes.of_agents() if agent_id in ours}
 
 
 def _found_secrets(fleet: Fleet, witness: Witness) -> set[str]:

@@ -54,6 +54,10 @@ class Faults:
         self._environ: dict[str, tuple[list[bytes], dict[bytes, bytes]]] = {}
 
     async def hit(self, target: Target, action: Action) -> None:
+        if target.component is Component.ENGINE and self._fleet.docker:
+            engine = self._fleet.docker.engine
+            engine.hang() if action is Action.PAUSE else engine.cut()
+            return
         match action:
             case Action.KILL:
                 await self._kill(target)
@@ -66,6 +70,9 @@ class Faults:
                 await self._begin_restart(target)
 
     async def heal(self, target: Target, action: Action) -> None:
+        if target.component is Component.ENGINE and self._fleet.docker:
+            self._fleet.docker.engine.heal()
+            return
         match action:
             case Action.KILL:
                 await self._start(target)

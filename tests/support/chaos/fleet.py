@@ -58,8 +58,8 @@ T = TypeVar("T")
 ROOT = Path(__file__).parents[3]
 FOREIGN = "another-installation"
 SECRET = "chaos-registry-token-that-must-stay-secret"
-METAL, CLOUD, APART = "metal", "cloud", "apart"
-MOST = {METAL: 3, CLOUD: 6, APART: 3}
+METAL, CLOUD, APART, DOCKER = "metal", "cloud", "apart", "docker"
+MOST = {METAL: 3, CLOUD: 6, APART: 3, DOCKER: 2}
 MOST_OF_ALL = 9
 HEARTBEAT_S = 1.0
 WINDOWS = {
@@ -73,12 +73,16 @@ PATIENCE_S = 45.0
 """How long one call of the test goes on asking while a server is away."""
 
 
+TIMES = {
+    "stopGraceSeconds": 1, "spawnTimeoutSeconds": 8, "adoptionTimeoutSeconds": 30, "maxConcurrentSpawns": 8,
+    "claimTtlSeconds": 60, "agentTokenTtlSeconds": 60,
+}  # fmt: skip
+
+
 def config(journal: Path) -> dict[str, Any]:
     env = {"HATCHWAY_AGENT_COMMAND": json.dumps(["/bin/sh", "-c", job_script(journal)])}
-    times = {"stopGraceSeconds": 1, "spawnTimeoutSeconds": 8, "adoptionTimeoutSeconds": 30, "maxConcurrentSpawns": 8,
-             "claimTtlSeconds": 60, "agentTokenTtlSeconds": 60}  # fmt: skip
     container = {
-        "type": "container", "host": CLOUD_HOST, "networkIsolation": False, "allowJobImage": True, **times,
+        "type": "container", "host": CLOUD_HOST, "networkIsolation": False, "allowJobImage": True, **TIMES,
     }  # fmt: skip
     image = "registry.invalid/team/base:1"
     return {
@@ -89,7 +93,7 @@ def config(journal: Path) -> dict[str, Any]:
         "secrets": {"contexts": {"registry": {"type": "env", "registries": ["registry.invalid"]}}},
         "scalers": [
             {
-                "name": METAL, "type": "bare-metal", "maxAgents": MOST[METAL], **times,
+                "name": METAL, "type": "bare-metal", "maxAgents": MOST[METAL], **TIMES,
                 "labelSets": [{"labels": [METAL], "user": "nobody", "env": env}],
             },
             {
@@ -104,6 +108,29 @@ def apart(link: str, of_cloud: Mapping[str, Any]) -> dict[str, Any]:
     """The scaler whose agents have a link of their own."""
     label_set = {**of_cloud["labelSets"][0], "labels": [APART]}
     return {**of_cloud, "name": APART, "maxAgents": MOST[APART], "orchestratorUrl": link, "labelSets": [label_set]}
+
+
+@dataclass(frozen=True)
+class Docker:
+    """A real engine, reached over a link of the fleet's own that can be cut and hung: nothing is done to the engine."""
+
+    engine: FaultProxy
+    image: str
+    """Its entrypoint is the reference agent."""
+    address: str
+    """This machine's, as containers on the engine's default bridge see it."""
+
+    def scaler(self, link: str) -> dict[str, Any]:
+        command = ["/bin/sh", "-c", 'sleep "${HATCHWAY_JOB_ID##*_}"']
+        label_set = {
+            "labels": [DOCKER], "image": self.image, "pullPolicy": "Never",
+            "env": {"HATCHWAY_AGENT_COMMAND": json.dumps(command)},
+        }  # fmt: skip
+        return {
+            "name": DOCKER, "type": "container", "host": f"tcp://{self.engine.address}", "networkIsolation": False,
+            "maxAgents": MOST[DOCKER], "orchestratorUrl": link, "labelSets": [label_set], **TIMES,
+            "spawnTimeoutSeconds": 20,
+        }  # fmt: skip
 
 
 @dataclass
@@ -137,6 +164,8 @@ class Fleet:
     """Name of a gateway -> the way of agents to it."""
     links: list[FaultProxy] = field(default_factory=list)
     """The agents of `apart` come in over these."""
+    docker: Docker | None = None
+    """The real engine, in a fleet that has one; its faults are then those of the link to it."""
     children: dict[str, Child] = field(default_factory=dict)
     """Workers, gateways and the cloud, by name."""
 
@@ -198,7 +227,7 @@ class Fleet:
                 child.check()
                 said = child.said()
                 if name.startswith("worker"):
-                    return said.count("hatchway.host.") >= 2
+                    return said.count("hatchway.host.") >= (3 if self.docker else 2)
                 return listens(self.cloud_port) if name == "cloud" else "gateway_started" in said
 
             await until(serves, what=f"{name} up again")
@@ -218,7 +247,9 @@ async def patiently(call: Callable[[], Awaitable[T]], once: float = 10) -> T:
 
 
 @asynccontextmanager
-async def running_fleet(*, workers: int = 2, gateways: int = 2, bug: str | None = None) -> AsyncIterator[Fleet]:
+async def running_fleet(
+    *, workers: int = 2, gateways: int = 2, bug: str | None = None, docker: Docker | None = None
+) -> AsyncIterator[Fleet]:
     """Everything, up and ready. All of it has ended when the context has."""
     async with AsyncExitStack() as exits:
         directory = Path(tempfile.mkdtemp(prefix="hatchway-chaos-"))
@@ -244,7 +275,7 @@ async def running_fleet(*, workers: int = 2, gateways: int = 2, bug: str | None 
         await log_rows(db)
         fleet = Fleet(
             directory=directory, postgres=postgres, temporal=temporal, dsn=dsn, db=db, client=client, journal=journal,
-            barriers=barriers, cloud_port=quiet_port(), metal_host=f"metal-{uuid.uuid4().hex[:8]}",
+            barriers=barriers, cloud_port=quiet_port(), metal_host=f"metal-{uuid.uuid4().hex[:8]}", docker=docker,
         )  # fmt: skip
         await _Starting(fleet, exits, bug).start(workers, gateways)
         yield fleet
@@ -277,10 +308,16 @@ class _Starting:
         wanted = config(fleet.journal.path)
         link = ",".join(f"http://{proxy.address}" for proxy in fleet.links)
         wanted["scalers"].append(apart(link, wanted["scalers"][1]))
+        if fleet.docker:
+            front = self._exits.enter_context(FaultProxy(self._some_front(), host=fleet.docker.address))
+            wanted["scalers"].append(fleet.docker.scaler(f"http://{front.address}"))
         await apply(
             ConfigVersions(fleet.db), Config.model_validate(wanted), source="test", by="test", note=None,
             expected_version=None,
         )  # fmt: skip
+
+    def _some_front(self) -> tuple[str, int]:
+        return "127.0.0.1", next(iter(self._fleet.fronts.values())).port
 
     def _gateway(self, name: str) -> None:
         fleet = self._fleet

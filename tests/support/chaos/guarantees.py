@@ -53,12 +53,8 @@ def _word(cell: Cell, came_of: Mapping[Cell, Result], chosen: set[Cell]) -> str:
 
 
 def storm(figures: Figures) -> str:
-    lines = [
-        "| what | number |",
-        "|---|---|",
-        f"| provisions | {figures.provisions} |",
-        f"| minutes | {figures.minutes:.0f} |",
-    ]
+    lines = ["| what | number |", "|---|---|"]
+    lines += [f"| provisions | {figures.provisions} |", f"| minutes | {figures.minutes:.0f} |"]
     lines += [f"| jobs served | {figures.jobs_done} |", f"| faults of the fleet | {figures.faults.total()} |"]
     lines += [f"| {kind.value} | {figures.found[kind]} |" for kind in Kind]
     lines += ["", f"Seed {figures.seed}.", ""]

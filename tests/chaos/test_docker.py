@@ -1,0 +1,46 @@
+"""A real engine that goes away at each point around its two calls.
+
+The link to it is cut or hung, which is how a daemon that is killed, restarted or stopped looks from here; the engine
+itself is this machine's, and nothing is done to it.
+"""
+
+from __future__ import annotations
+
+import docker
+import pytest
+
+from tests.support.chaos.campaign import Campaign
+from tests.support.chaos.cells import Cell
+from tests.support.chaos.faults import Action, Component
+from tests.support.chaos.fleet import Docker, running_fleet
+from tests.support.chaos.points import Point
+from tests.support.proxy import FaultProxy
+
+CELLS = [
+    Cell(Component.ENGINE, action, point)
+    for action in (Action.CUT, Action.PAUSE)
+    for point in (Point.P3, Point.P4, Point.P5, Point.P6, Point.P7, Point.P8)
+]
+
+
+def containers(client: docker.DockerClient, installation: str) -> list[str]:
+    found = client.containers.list(all=True, filters={"label": f"hatchway.installation={installation}"})
+    return [str(container.name) for container in found]
+
+
+@pytest.mark.needs("docker")
+@pytest.mark.scenario("S01", "S05", "S07")
+async def test_an_engine_that_goes_away_leaves_no_container_and_costs_no_job(
+    docker_client: docker.DockerClient, agent_image: str, engine_proxy: FaultProxy
+) -> None:
+    bridge = docker_client.networks.get("bridge").attrs["IPAM"]["Config"][0].get("Gateway") or "172.17.0.1"
+    engine = Docker(engine_proxy, agent_image, bridge)
+    async with running_fleet(docker=engine) as fleet:
+        campaign = Campaign(fleet)
+
+        await campaign.run(CELLS)
+
+        installation = str(await fleet.db.fetch_value("select installation_id::text from hatchway_installation"))
+        assert containers(docker_client, installation) == []
+        assert [str(violation) for violation in campaign.violations] == []
+        assert [str(result) for result in campaign.results if not result.green] == []
