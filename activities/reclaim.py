@@ -7,6 +7,7 @@ late ends anything: compute with a row is never touched, and what a backend list
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -94,6 +95,7 @@ class ReclaimActivities:
             for kind, backend in self._backends.items():
                 progress(f"listing {kind}")
                 await self._list(kind, backend, found)
+            random.shuffle(found.rowless)  # or those whose row cannot be written again could keep others out for ever
             before = {(known.backend, known.agent_id): known for known in ask.before}
             found.rowless.sort(key=lambda one: (one[0], one[1].agent_id) not in before)
             for number, (kind, owned) in enumerate(found.rowless[:LOOKED_AT_A_PASS]):

@@ -45,6 +45,8 @@ LOOK_RETRY = RetryPolicy(
 DESTROY_LIMIT = timedelta(minutes=3)
 """For one agent, all attempts: most of it is the stop grace. What is not gone by then is for the next pass."""
 DESTROY_RETRY = LOOK_RETRY
+UNSEEN_KEPT = timedelta(days=1)
+"""Then the backend that listed it has most likely left this host; if it comes back, it sights anew."""
 AT_ONCE = 8
 DESTROYED_A_PASS = 100
 """Keeps a pass and its history short: the rest stays sighted, and its turn comes with the next pass."""
@@ -70,7 +72,11 @@ class ReclaimWorkflow:
         looked = await self._look(before)
         if looked is None:
             return await self._retire(asked)
-        unseen = [known for known in before if known.backend not in looked.listed]
+        unseen = [
+            known
+            for known in before
+            if known.backend not in looked.listed and workflow.now() - known.since < UNSEEN_KEPT
+        ]
         self._outcome = ReclaimOutcome(
             seen=looked.seen,
             sighted=[*looked.sighted, *unseen],

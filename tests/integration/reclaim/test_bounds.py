@@ -30,7 +30,7 @@ from tests.support.namespaces import Namespaces
 from tests.support.temporal_fixtures import TemporalServer
 from workflows.reclaim import DESTROYED_A_PASS, ReclaimWorkflow
 
-NOW = datetime(2031, 5, 1, 12, 0, tzinfo=UTC)
+NOW = datetime.now(UTC)
 
 
 def an_agent_id() -> str:
@@ -143,6 +143,19 @@ async def test_what_a_backend_did_not_list_this_time_was_neither_seen_again_nor_
     assert third.reclaimed == ["scaler-2"]
     assert host.heard == [[], [*here, *elsewhere], elsewhere]
     assert host.destroyed == ["scaler-2"]
+
+
+async def test_what_a_backend_that_has_left_once_listed_is_forgotten_after_a_day(namespaces: Namespaces) -> None:
+    temporal = await namespaces.take()
+    now = datetime.now(UTC)
+    old = Sighting(agent_id="scaler-1", backend="container", since=now - timedelta(hours=25))
+    young = Sighting(agent_id="scaler-2", backend="container", since=now - timedelta(hours=23))
+    async with _told(temporal) as host:
+        host.answers = [Looked(listed=["container"], sighted=[old, young]), Looked(listed=["bare-metal"])]
+        _, second = [await reclaim(temporal) for _ in range(2)]
+
+    assert second.sighted == [young]
+    assert host.destroyed == []
 
 
 async def test_a_pass_destroys_a_bounded_number_and_the_rest_keeps_its_turn(namespaces: Namespaces) -> None:
