@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from hatchway.client import Started
 from tests.support.lab import Lab, running_lab
 from tests.support.namespaces import Namespaces, until
 from tests.support.stack import Stack, label_set, laptop, running_stack
@@ -83,5 +84,22 @@ def ready() -> Callable[[WorkerProcess], Awaitable[dict[str, Any]]]:
 
         body: dict[str, Any] = await until(answers, what=f"a ready worker; it said: {worker.said()[-800:]}")
         return body
+
+    return wait
+
+
+@pytest.fixture
+def tearing_down(stack: Stack) -> Callable[[Started], Awaitable[None]]:
+    """Waits until a worker has begun with the teardown of a provision."""
+
+    async def wait(started: Started) -> None:
+        async def begun() -> bool:
+            described = await stack.temporal.get_workflow_handle(started.workflow_id).describe()
+            return any(
+                pending.activity_type.name == "teardown" and pending.last_worker_identity
+                for pending in described.raw_description.pending_activities
+            )
+
+        await until(begun, what="a teardown under way")
 
     return wait

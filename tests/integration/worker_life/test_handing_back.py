@@ -13,6 +13,7 @@ import pytest
 from temporalio.worker import Worker
 
 from hatchway import handing_back
+from hatchway.client import Started
 from hatchway.handing_back import HandingBack, shut_down
 from hatchway.model import ProvisionState
 from hatchway.task_queues import spawn_queue
@@ -162,7 +163,9 @@ async def _ended(lab: Lab, workflow_id: str) -> None:
 
 
 async def test_a_process_that_gets_a_second_sigterm_leaves_at_once_and_its_teardown_is_done_by_the_next(
-    stack: Stack, ready: Callable[[WorkerProcess], Awaitable[dict[str, Any]]]
+    stack: Stack,
+    ready: Callable[[WorkerProcess], Awaitable[dict[str, Any]]],
+    tearing_down: Callable[[Started], Awaitable[None]],
 ) -> None:
     """The agent does not heed its SIGTERM for ten seconds, so its teardown is under way when the worker is told."""
     async with running_worker(stack, "--graceful", "600") as first:
@@ -171,14 +174,7 @@ async def test_a_process_that_gets_a_second_sigterm_leaves_at_once_and_its_teard
         await stack.reaches(started, S.AWAITING_ADOPTION)
         await stack.hatchway.cancel(started.workflow_id, "by test")
 
-        async def tearing_down() -> bool:
-            described = await stack.temporal.get_workflow_handle(started.workflow_id).describe()
-            return any(
-                pending.activity_type.name == "teardown" and pending.last_worker_identity
-                for pending in described.raw_description.pending_activities
-            )
-
-        await until(tearing_down, what="a teardown under way")
+        await tearing_down(started)
         first.signal(signal.SIGTERM)
         await until(lambda: "running activities may finish" in first.said())
         begun = time.monotonic()
