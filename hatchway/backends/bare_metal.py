@@ -5,7 +5,8 @@ killed at any point, or another one on the same host, finds everything again. Th
 held from before the agent's supervisor exists until nothing of the agent is left, so a pid only says whom to signal.
 
 The supervisors must outlive the worker. Under systemd that needs `KillMode=process` in the worker's unit.
-CPU and memory amounts are counted by the caps and not enforced here; agents under one user can disturb each other.
+CPU and memory limits are those of a control group (`hatchway.host.cgroups`); agents under one user can still signal
+each other.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from hatchway.backends.base import Gone, OwnedCompute, Progress, SpawnSpec
 from hatchway.backends.errors import log_tail, plain
 from hatchway.config.schema import ScalerType
 from hatchway.errors import DestroyError, HatchwayError
+from hatchway.host.cgroups import Cgroups
 from hatchway.host.ending import EndedAgents, Ending
 from hatchway.host.identity import boot_id
 from hatchway.host.records import Intent, RecordDamagedError, Records, Started
@@ -45,7 +47,7 @@ _T = TypeVar("_T")
 class BareMetalBackend:
     """The one backend of a host, for all its bare-metal scalers. Linux only."""
 
-    def __init__(self, host_id: str, state_dir: Path, installation_id: str) -> None:
+    def __init__(self, host_id: str, state_dir: Path, installation_id: str, cgroups: Cgroups | None = None) -> None:
         """Makes `state_dir` (passable, not listable) if it is missing. Raises HatchwayError where that cannot be."""
         self._host_id = host_id
         self._records = Records(state_dir.absolute(), installation_id)
@@ -57,8 +59,9 @@ class BareMetalBackend:
             raise HatchwayError(
                 f"bare-metal agents need Linux with /proc and a state directory that this worker can write: {e}"
             ) from e
-        self._ending = Ending(self._records, self._boot_id)
-        self._launcher = Launcher(self._records, self._ending, self._boot_id)
+        self._cgroups = cgroups or Cgroups(installation_id)
+        self._ending = Ending(self._records, self._boot_id, self._cgroups)
+        self._launcher = Launcher(self._records, self._ending, self._boot_id, self._cgroups)
 
     @property
     def host_id(self) -> str:
@@ -132,6 +135,7 @@ class BareMetalBackend:
         left = await self._in_thread(self._records.clear_removed)
         if left:
             log.warning("files of destroyed agents cannot be deleted", paths=[str(path) for path in left])
+        await self._in_thread(self._cgroups.remove_left_over, self._records.knows)
         for owned in await self._in_thread(self._owned):
             yield owned
 

@@ -21,6 +21,7 @@ from hatchway.backends.base import SpawnSpec
 from hatchway.backends.errors import spawn_error_of
 from hatchway.errors import PermanentSpawnError, SpawnCode, SpawnError, TransientSpawnError
 from hatchway.host import shim
+from hatchway.host.cgroups import Cgroups, CgroupsUnusable, Entrance, Limits
 from hatchway.host.ending import Ending
 from hatchway.host.records import Intent, Lock, RecordDamagedError, Records, Started
 
@@ -45,10 +46,11 @@ class Spawned:
 class Launcher:
     """Starts agents on this host. Blocking: call it from a thread."""
 
-    def __init__(self, records: Records, ending: Ending, boot_id: str) -> None:
+    def __init__(self, records: Records, ending: Ending, boot_id: str, cgroups: Cgroups) -> None:
         self._records = records
         self._ending = ending
         self._boot_id = boot_id
+        self._cgroups = cgroups
 
     def start(self, spec: SpawnSpec) -> Spawned:
         """Start the agent, or find what an earlier attempt started. A SpawnError leaves nothing behind."""
@@ -134,13 +136,23 @@ class Launcher:
             )
         )
         directory = self._records.path(spec.agent_id)
-        start_shim(spec.agent_id, directory, lock.fd, order_of(spec, account, directory, self._boot_id))
+        order = order_of(spec, account, directory, self._boot_id, self._entrance(spec))
+        start_shim(spec.agent_id, directory, lock.fd, order)
         started = self._records.started(spec.agent_id)
         if started is None:
             raise TransientSpawnError(
                 SpawnCode.CAPACITY, f"the record of {spec.agent_id} vanished while it was started"
             )
         return started
+
+    def _entrance(self, spec: SpawnSpec) -> Entrance | None:
+        """The agent's control group, made with its limits; None where none is wanted, or had and needed."""
+        if not spec.scaler.enforce_cgroups:
+            return None
+        try:
+            return self._cgroups.make(spec.agent_id, Limits(spec.mcpu, spec.mem_bytes))
+        except CgroupsUnusable as e:
+            raise PermanentSpawnError(SpawnCode.DAEMON_UNAVAILABLE, str(e)) from None
 
 
 def start_shim(agent_id: str, directory: Path, lock: int, order: dict[str, Any]) -> None:

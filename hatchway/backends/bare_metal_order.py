@@ -17,6 +17,7 @@ from hatchway.backends.base import SpawnSpec
 from hatchway.backends.errors import redaction_forms
 from hatchway.config.schema import LabelSet
 from hatchway.errors import PermanentSpawnError, SpawnCode
+from hatchway.host.cgroups import Entrance
 
 AGENT = Path(__file__).parents[1] / "agent.py"
 SYSTEM_PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3")
@@ -144,7 +145,9 @@ def environment_of(spec: SpawnSpec, home: Path) -> dict[str, str]:
     return {"PATH": BASE_PATH, "HOME": str(home), "LANG": BASE_LANG, **spec.env}
 
 
-def order_of(spec: SpawnSpec, account: Account | None, directory: Path, boot_id: str) -> dict[str, Any]:
+def order_of(
+    spec: SpawnSpec, account: Account | None, directory: Path, boot_id: str, entrance: Entrance | None
+) -> dict[str, Any]:
     """What the shim is told, over its standard input only: it holds the claim code. Makes the agent's own directory."""
     home = directory / "work"
     home.mkdir(mode=0o700, exist_ok=True)
@@ -162,4 +165,5 @@ def order_of(spec: SpawnSpec, account: Account | None, directory: Path, boot_id:
         "grace": spec.stop_grace.total_seconds(),
         "log_bytes": LOG_BYTES,
         "boot_id": boot_id,
+        "cgroup": entrance.order() if entrance is not None else None,
     }

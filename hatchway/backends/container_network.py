@@ -80,9 +80,7 @@ class Network:
 class Networks:
     """The isolated networks of one installation on one engine."""
 
-    def __init__(
-        self, engine: Engine, installation_id: str, firewall: Firewall, closed: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, engine: Engine, installation_id: str, firewall: Firewall, closed: Sequence[str] = ()) -> None:
         """`closed`: `host:port` of what no agent may reach, whatever its policy opens."""
         self._engine = engine
         self._installation_id = installation_id
@@ -206,9 +204,7 @@ class Networks:
 
     # ── what is open ────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _openings(
-        self, policy: Policy, gateways: Mapping[tuple[str, int], Sequence[IPv4Address]]
-    ) -> Openings:
+    async def _openings(self, policy: Policy, gateways: Mapping[tuple[str, int], Sequence[IPv4Address]]) -> Openings:
         opened = [Endpoint(address, port) for (_, port), at in gateways.items() for address in at]
         closed = [
             Endpoint(address, port)

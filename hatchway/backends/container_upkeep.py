@@ -38,7 +38,7 @@ class Upkeep:
         self._said: str | None = None
 
     async def run(self, *, isolating: bool) -> None:
-        """Look again and again, until cancelled. `isolating`: agents will ask for it, so say at once if it cannot be."""
+        """Look again and again, until cancelled. `isolating`: agents will ask for it; say at once if it cannot be."""
         if isolating:
             try:
                 await asyncio.to_thread(self._firewall.check)

@@ -23,6 +23,7 @@ _CONTAINER_ONLY = {
     "allow_job_image": "allowJobImage",
     "registry_auth": "registryAuth",
 }
+_BARE_METAL_ONLY = {"enforce_cgroups": "enforceCgroups"}
 _CONTAINER_ONLY_IN_SET = {
     "image": "image",
     "pull_policy": "pullPolicy",
@@ -48,6 +49,9 @@ def check_backend(scaler: Scaler) -> Iterator[tuple[Path_, str]]:
 
 
 def _check_container(scaler: Scaler) -> Iterator[tuple[Path_, str]]:
+    for field, key in _BARE_METAL_ONLY.items():
+        if field in scaler.model_fields_set:
+            yield (key,), "belongs to a bare-metal scaler; limits always bind a container"
     if scaler.network_isolation and not _engine_is_here(scaler.host):
         yield (
             ("host",),

@@ -22,7 +22,6 @@ NOT_BUILT_KEYS = {
     "provisioningTargets": "belongs to scalers of the type event, which are not built yet; remove it",
     "useHostDockerConfig": _NOT_BUILT,
     "firecracker": _NOT_BUILT,
-    "enforceCgroups": _NOT_BUILT,
 }
 """Keys that operators of KiCI know, and that this release refuses rather than ignores."""
 

@@ -213,6 +213,8 @@ class Scaler(ConfigModel):
     network_isolation: bool = True
     """A network without a way to the host, to private networks and to other agents. Needs a worker that may change the
     firewall of the engine's machine; where that fails, nothing is started."""
+    enforce_cgroups: bool = True
+    """bare-metal: limits bind the agent's processes, or the spawn fails. False: amounts are only counted."""
     allow_job_image: bool = False
     registry_auth: list[RegistryAuthConfig] = []
     claim_ttl_seconds: Seconds = 300

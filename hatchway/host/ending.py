@@ -6,6 +6,7 @@ import signal
 
 import structlog
 
+from hatchway.host.cgroups import Cgroups
 from hatchway.host.processes import send_signal, survivors_of
 from hatchway.host.records import Ended, RecordDamagedError, Records, Started
 
@@ -15,9 +16,10 @@ log = structlog.get_logger(__name__)
 class Ending:
     """Ends agents of this host. Blocking: call it from a thread."""
 
-    def __init__(self, records: Records, boot_id: str) -> None:
+    def __init__(self, records: Records, boot_id: str, cgroups: Cgroups) -> None:
         self._records = records
         self._boot_id = boot_id
+        self._cgroups = cgroups
 
     def remove_if_over(self, agent_id: str) -> bool:
         """Forget the agent if nothing of it is left, or there never was one. False while something runs or is starting.
@@ -42,6 +44,7 @@ class Ending:
 
     def forget(self, agent_id: str) -> None:
         """Remove the record. Only for the holder of its lock, and only once nothing runs."""
+        self._cgroups.remove(agent_id)
         left = self._records.remove(agent_id)
         if left is not None:
             log.warning("an agent's files stay: they will be deleted later", agent_id=agent_id, path=str(left))
@@ -58,11 +61,12 @@ class Ending:
 
     def kill_survivors(self, agent_id: str) -> bool:
         """SIGKILL what runs without its shim. True if there was anything; a shim that wrote the end left nothing."""
+        grouped = self._cgroups.kill(agent_id)
         started = self._records.forked(agent_id)
         if started is None or started.boot_id != self._boot_id or self._records.ended(agent_id) is not None:
-            return False
+            return grouped
         hit = [send_signal(process, signal.SIGKILL) for process in survivors_of(started.agent, agent_id)]
-        return any(hit)
+        return grouped or any(hit)
 
 
 class EndedAgents:

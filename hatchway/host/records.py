@@ -214,6 +214,10 @@ class Records:
         except (ValueError, KeyError, TypeError) as e:
             raise RecordDamagedError(f"{path} cannot be read: see whether its agent still runs, then remove it") from e
 
+    def knows(self, agent_id: str) -> bool:
+        """Whether there is a directory for this agent, whatever stands in it."""
+        return (self.state_dir / agent_id).is_dir()
+
     def agent_ids(self) -> Iterator[str]:
         """Every directory here that is named like an agent."""
         try:

@@ -100,6 +100,8 @@ def become_agent(order: dict[str, Any], go: int, output: int, complaint: int) ->
         os.dup2(null, 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
+        stage = "cgroup"
+        enter_cgroups(order["cgroup"])
         stage = "user"
         if order["uid"] is not None:
             os.fchown(output, order["uid"], order["gid"])  # or a script's `> /dev/stderr` is refused
@@ -122,6 +124,28 @@ def become_agent(order: dict[str, Any], go: int, output: int, complaint: int) ->
         os.write(complaint, json.dumps({"stage": stage, "errno": number}).encode())
     finally:
         os._exit(127)
+
+
+def enter_cgroups(cgroup: dict[str, Any] | None) -> None:
+    """Move this process into the agent's control groups; whatever it starts from here on is born there."""
+    for procs in cgroup["procs"] if cgroup else ():
+        fd = os.open(procs, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, b"0")  # the writer itself
+        finally:
+            os.close(fd)
+
+
+def killed_for_memory(cgroup: dict[str, Any] | None) -> int:
+    """How many processes of the agent the kernel killed at its memory limit, by the group's own count."""
+    if not cgroup or not cgroup["events"]:
+        return 0
+    try:
+        with open(cgroup["events"], encoding="ascii") as file:
+            counts = dict(line.split(None, 1) for line in file if " " in line)
+    except OSError:
+        return 0  # removed under us: the count is for people, and nothing hangs on it
+    return int(counts.get("oom_kill", 0))
 
 
 class Shim:
@@ -249,6 +273,13 @@ class Shim:
             if not self._pump():
                 break
         self.log.write(self.redactor.flush())
+        killed = killed_for_memory(self.order["cgroup"])
+        if killed:
+            limit = self.order["cgroup"]["mem_bytes"] / 2**20
+            self.log.write(
+                f"\nhatchway: out of memory: the kernel killed {killed} process(es) of this agent at its limit of "
+                f"{limit:g} MiB\n".encode()
+            )
 
     def _exit_code(self) -> int | None:
         """As a shell says it: the code, or 128 and the signal."""

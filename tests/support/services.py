@@ -82,6 +82,14 @@ def _nftables() -> str | None:
     return _root()
 
 
+def _cgroups() -> str | None:
+    # Version 1 has a tree for each controller; with version 2 there is one, whose files stand at its top.
+    memory, unified = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup/cgroup.controllers")
+    if os.geteuid() != 0 or not os.access(memory if memory.is_dir() else unified.parent, os.W_OK):
+        return "no control groups that this user may make (they need root, and a writable /sys/fs/cgroup)"
+    return None
+
+
 PROBES: Mapping[str, Callable[[], str | None]] = {
     name: functools.cache(probe)
     for name, probe in {
@@ -94,6 +102,7 @@ PROBES: Mapping[str, Callable[[], str | None]] = {
         "pgbouncer": _pgbouncer,
         "cc": _cc,
         "nftables": _nftables,
+        "cgroups": _cgroups,
     }.items()
 }
 """Each answers None when the service is there, else one clause that says what is missing. Asked once a run."""

@@ -1,4 +1,4 @@
-"""Agents on isolated networks of this test's own installation, in a world that the test made, with nothing left after."""
+"""Agents on isolated networks of this test's own installation, in a world that the test made; nothing stays."""
 
 from __future__ import annotations
 
@@ -91,7 +91,9 @@ def spec(installation: str, idle: str, world: World) -> MakeSpec:
         label_fields = {k: fields.pop(k) for k in list(fields) if k in LabelSet.model_fields and k != "env"}
         scaler_fields = {k: fields.pop(k) for k in list(fields) if k in Scaler.model_fields}
         label_set = LabelSet.model_validate({"labels": ["linux"], "image": idle, **label_fields})
-        scaler = Scaler(name="docker", type=ScalerType.CONTAINER, max_agents=10, label_sets=[label_set], **scaler_fields)
+        scaler = Scaler(
+            name="docker", type=ScalerType.CONTAINER, max_agents=10, label_sets=[label_set], **scaler_fields
+        )
         settings: dict[str, Any] = {
             "agent_id": f"scaler-{uuid.uuid4().hex}",
             "installation_id": installation,

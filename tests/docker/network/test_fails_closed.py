@@ -58,7 +58,8 @@ def nft(tmp_path: Path) -> Callable[[str], str]:
 
 
 PROGRAMS: dict[str, tuple[str, type[SpawnError], str]] = {
-    "not allowed": ("echo 'Operation not permitted (you must be root)' >&2; exit 1", PermanentSpawnError, "CAP_NET_ADMIN"),
+    "not allowed": ("echo 'Operation not permitted (you must be root)' >&2; exit 1", PermanentSpawnError,
+                    "CAP_NET_ADMIN"),
     "refused": ("echo 'Error: Could not process rule: No buffer space available' >&2; exit 1", TransientSpawnError,
                 "No buffer space"),
     "killed": ("kill -9 $$", TransientSpawnError, "nft refused"),
@@ -162,7 +163,9 @@ async def test_a_worker_that_knows_the_rules_notices_that_they_were_changed(
     assert reached(agent, world.targets) == {"gateway", "internet"}
 
 
-@pytest.mark.parametrize("prefix", [["unshare", "--net"], ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"]])
+@pytest.mark.parametrize(
+    "prefix", [["unshare", "--net"], ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"]]
+)
 async def test_a_worker_that_cannot_reach_the_engine_s_firewall_starts_nothing(
     spec: MakeSpec, ours: Ours, installation: str, prefix: list[str]
 ) -> None:
@@ -181,7 +184,10 @@ async def test_a_worker_that_cannot_reach_the_engine_s_firewall_starts_nothing(
 
 ALTERED: dict[str, dict[str, Any]] = {
     "traffic between containers": {"options": {"com.docker.network.bridge.enable_icc": "true"}},
-    "IPv6": {"enable_ipv6": True, "ipam": docker.types.IPAMConfig(pool_configs=[docker.types.IPAMPool("fd00:77::/64")])},
+    "IPv6": {
+        "enable_ipv6": True,
+        "ipam": docker.types.IPAMConfig(pool_configs=[docker.types.IPAMPool("fd00:77::/64")]),
+    },
 }
 
 
@@ -213,7 +219,12 @@ async def test_a_gateway_that_cannot_be_resolved_stops_the_spawn_and_is_named(sp
 
 
 async def test_a_container_that_an_attempt_left_on_another_network_is_not_started(
-    spec: MakeSpec, make_backend: MakeBackend, docker_client: docker.DockerClient, idle: str, installation: str, ours: Ours
+    spec: MakeSpec,
+    make_backend: MakeBackend,
+    docker_client: docker.DockerClient,
+    idle: str,
+    installation: str,
+    ours: Ours,
 ) -> None:
     wanted = spec()
     labels = {"kici-agent-id": wanted.agent_id, "hatchway.installation": installation}
@@ -259,7 +270,7 @@ def test_rules_are_replaced_in_one_step() -> None:
     """`delete` and the new table are one file, which nft loads whole or not at all."""
     broken = RuleSet("hatchway_test_atomic", "add table inet hatchway_test_atomic\nnonsense\n", ())
 
-    with pytest.raises(Exception, match="nonsense|syntax"):
+    with pytest.raises(Exception, match=r"nonsense|syntax"):
         Firewall().ensure(broken)
 
     assert "hatchway_test_atomic" not in tables()

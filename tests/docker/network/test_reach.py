@@ -1,4 +1,4 @@
-"""What an isolated agent reaches, address by address, from inside its container; and that each of these checks can fail."""
+"""What an isolated agent reaches, address by address, from inside its container; and that each check can fail."""
 
 from __future__ import annotations
 
@@ -181,9 +181,7 @@ async def test_host_access_opens_ports_of_the_host_on_any_of_its_addresses(spawn
     assert found == {*OPEN, "another port of the host", "another address of the host"}
 
 
-async def test_the_database_stays_closed_where_it_has_a_public_address(
-    spawn: Spawn, make_backend: MakeBackend
-) -> None:
+async def test_the_database_stays_closed_where_it_has_a_public_address(spawn: Spawn, make_backend: MakeBackend) -> None:
     database = {"database": f"{INTERNET}:5432"}
     everything: dict[str, Any] = {"network_policy": {"allowlist": ["0.0.0.0/0"]}}
 
@@ -222,7 +220,7 @@ async def test_there_is_no_way_around_by_ipv6(
     agent = await spawn()
     network = only_network(docker_client, installation)
     bridge = bridge_of(network)
-    pid = str(docker_client.api.inspect_container(agent.id)["State"]["Pid"])
+    pid = str(agent.attrs["State"]["Pid"])
     inside = ("nsenter", "--target", pid, "--net")
     assert "inet6" not in run(*inside, "ip", "address", "show", "eth0")
     # What an agent with the right to could do: give itself an address after all.

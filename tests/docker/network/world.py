@@ -115,8 +115,8 @@ class _Server6(_Server):
 @contextlib.contextmanager
 def listener(address: str, port: int = 0) -> Iterator[int]:
     """One port of this machine that says hello; its number. An IPv6 address may carry its `%interface`."""
-    (family, _, _, _, at), *_ = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
-    with (_Server6 if family == socket.AF_INET6 else _Server)(at, _Hello) as server:
+    (_, _, _, _, at), *_ = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
+    with (_Server6 if ":" in address else _Server)((str(at[0]), *at[1:]), _Hello) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             yield int(server.server_address[1])
@@ -158,10 +158,10 @@ class World:
 
 def reached(container: Container, targets: dict[str, str]) -> set[str]:
     """Which of the targets answer from inside the container. One that does not is given a second."""
-    script = "; ".join(
-        f"( [ \"$(nc -w 1 {at.rpartition(':')[0]} {at.rpartition(':')[2]} </dev/null 2>/dev/null)\" = hello ] && echo '{name}' ) &"
-        for name, at in targets.items()
-    ).replace("&;", "&")
-    ran = container.exec_run(["/bin/sh", "-c", f"{script} wait"])
+    probes = []
+    for name, at in targets.items():
+        address, _, port = at.rpartition(":")
+        probes.append(f'( [ "$(nc -w 1 {address} {port} </dev/null 2>/dev/null)" = hello ] && echo "{name}" ) &')
+    ran = container.exec_run(["/bin/sh", "-c", " ".join([*probes, "wait"])])
     assert isinstance(ran.output, bytes)
     return set(ran.output.decode().splitlines())

@@ -193,7 +193,7 @@ def test_a_supervisor_that_does_not_answer_may_be_tried_again(answer: bytes | No
 
 
 def test_the_order_carries_the_stop_grace_and_the_secrets_in_every_spelling(tmp_path: Path) -> None:
-    told = order_of(bare_metal_spec("a", ["x"], {}, grace=4.5), None, tmp_path, "boot")
+    told = order_of(bare_metal_spec("a", ["x"], {}, grace=4.5), None, tmp_path, "boot", None)
 
     assert told["grace"] == 4.5
     assert len(told["redact"]) > 3

@@ -109,6 +109,7 @@ def test_a_scaler_that_means_what_it_says_is_let_through(scaler: dict[str, Any])
         (docker(networkIsolation=True, host="ssh://build-7"), "host", "networkIsolation: false"),
         (with_set(DOCKER, networkPolicy={"denyAll": True}), "labelSets[0].networkPolicy", "networkIsolation: false"),
         (with_set(METAL, networkPolicy={"denyAll": True}), "labelSets[0].networkPolicy", "container scaler"),
+        (docker(enforceCgroups=True), "enforceCgroups", "bare-metal"),
         (with_set(DOCKER, user="u"), "labelSets[0].user", "bare-metal"),
         (with_set(DOCKER, runAsRoot=True), "labelSets[0].runAsRoot", "bare-metal"),
         (with_set(DOCKER, command=["x"]), "labelSets[0].command", "bare-metal"),

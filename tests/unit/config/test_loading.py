@@ -124,7 +124,7 @@ def test_what_cannot_be_read_is_spoken_of_once_and_blamed_for_nothing_else(
         ("maxConcurrentSpawn: 3", "unknown key; did you mean maxConcurrentSpawns?"),
         ("MaxConcurrentSpawns: 3", "unknown key; did you mean maxConcurrentSpawns?"),
         ("max_concurrent_spawns: 3", "unknown key; did you mean maxConcurrentSpawns?"),
-        ("enforceCgroups: true", "is not supported yet; remove it, since ignoring it would not do what it says"),
+        ("useHostDockerConfig: true", "is not supported yet; remove it, since ignoring it would not do what it says"),
         ("provisioningTargets: []", "belongs to scalers of the type event, which are not built yet; remove it"),
         ("hosts: build-1", "must be a list"),
         ("hosts: [build 1]", "must be 1 to 100 letters, digits, dots, underscores and dashes"),
