@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from hatchway.client import Started
 from hatchway.model import ProvisionState
 from tests.support.namespaces import until
 from tests.support.proxy import FaultProxy
