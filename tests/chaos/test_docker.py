@@ -12,8 +12,9 @@ import pytest
 from tests.support.chaos.campaign import Campaign
 from tests.support.chaos.cells import Cell
 from tests.support.chaos.faults import Action, Component
-from tests.support.chaos.fleet import Docker, running_fleet
+from tests.support.chaos.fleet import running_fleet
 from tests.support.chaos.points import Point
+from tests.support.chaos.scalers import Docker
 from tests.support.proxy import FaultProxy
 
 CELLS = [

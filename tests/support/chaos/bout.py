@@ -8,8 +8,9 @@ from hatchway.client import Started
 from tests.support.chaos.campaign import end_of
 from tests.support.chaos.checker import Ended, Evidence, Violation, judge
 from tests.support.chaos.evidence import Witness, gather
-from tests.support.chaos.fleet import APART, CLOUD, METAL, Fleet, new_job
+from tests.support.chaos.fleet import Fleet, new_job
 from tests.support.chaos.passes import reclaim, settle, sweep
+from tests.support.chaos.scalers import APART, CLOUD, METAL
 
 SHORT_JOBS = 24
 SHORT_S = 0.3

@@ -13,9 +13,10 @@ from tests.support.chaos.cells import Cell
 from tests.support.chaos.checker import Ended, Violation, judge
 from tests.support.chaos.evidence import Witness, gather
 from tests.support.chaos.faults import HOLD_S, Action, Component, Faults, Target
-from tests.support.chaos.fleet import APART, CLOUD, DOCKER, METAL, Fleet, new_job, patiently
+from tests.support.chaos.fleet import Fleet, new_job, patiently
 from tests.support.chaos.passes import settle
 from tests.support.chaos.points import Point, Standing
+from tests.support.chaos.scalers import APART, CLOUD, DOCKER, METAL
 from tests.support.namespaces import until
 
 REACHED_WITHIN_S = 30.0

@@ -14,8 +14,9 @@ from hatchway.store.config_versions import ConfigVersions
 from tests.support.admissions import GLOBAL, Judge, admissions
 from tests.support.chaos import processes
 from tests.support.chaos.checker import Ended, Evidence, Kind, Violation
-from tests.support.chaos.fleet import FOREIGN, METAL, MOST, MOST_OF_ALL, SECRET, Fleet
+from tests.support.chaos.fleet import Fleet
 from tests.support.chaos.rows import row_changes
+from tests.support.chaos.scalers import FOREIGN, METAL, MOST, MOST_OF_ALL, SECRET
 
 SAMPLE_EVERY = 0.5
 LONG_WORD = re.compile(rb"[A-Za-z0-9_-]{40,}")

@@ -11,7 +11,6 @@ link of their own.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import shutil
@@ -45,10 +44,10 @@ from hatchway.store.migrate import migrate
 from hatchway.store.pool import Database
 from tests.support.admissions import log_admissions
 from tests.support.chaos.bugs import BUGS
-from tests.support.chaos.entry import CLOUD_HOST
-from tests.support.chaos.journal import Journal, job_script
+from tests.support.chaos.journal import Journal
 from tests.support.chaos.points import Barriers
 from tests.support.chaos.rows import log_rows
+from tests.support.chaos.scalers import FOREIGN, SECRET, Docker, apart, config
 from tests.support.namespaces import new_namespace, until
 from tests.support.processes import CLOSED
 from tests.support.proxy import FaultProxy
@@ -56,81 +55,11 @@ from tests.support.proxy import FaultProxy
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[3]
-FOREIGN = "another-installation"
-SECRET = "chaos-registry-token-that-must-stay-secret"
-METAL, CLOUD, APART, DOCKER = "metal", "cloud", "apart", "docker"
-MOST = {METAL: 3, CLOUD: 6, APART: 3, DOCKER: 2}
-MOST_OF_ALL = 9
 HEARTBEAT_S = 1.0
-WINDOWS = {
-    "agentTimeoutSeconds": 6, "instanceTimeoutSeconds": 5, "flapGraceSeconds": 8, "strandedTimeoutSeconds": 60,
-    "reattemptSeconds": 5,
-}  # fmt: skip
-"""The reaper's, as much shorter than the defaults as the heartbeats are: faults last 1.5 s and must mean nothing."""
 QUIET_PORTS = (20_000, 30_000)
 """Below what Linux gives to outgoing connections."""
 PATIENCE_S = 45.0
 """How long one call of the test goes on asking while a server is away."""
-
-
-TIMES = {
-    "stopGraceSeconds": 1, "spawnTimeoutSeconds": 8, "adoptionTimeoutSeconds": 30, "maxConcurrentSpawns": 8,
-    "claimTtlSeconds": 60, "agentTokenTtlSeconds": 60,
-}  # fmt: skip
-
-
-def config(journal: Path) -> dict[str, Any]:
-    env = {"HATCHWAY_AGENT_COMMAND": json.dumps(["/bin/sh", "-c", job_script(journal)])}
-    container = {
-        "type": "container", "host": CLOUD_HOST, "networkIsolation": False, "allowJobImage": True, **TIMES,
-    }  # fmt: skip
-    image = "registry.invalid/team/base:1"
-    return {
-        "version": 1,
-        "globalMaxAgents": MOST_OF_ALL,
-        "reaper": WINDOWS,
-        "backoff": {"baseSeconds": 1, "maxSeconds": 2},
-        "secrets": {"contexts": {"registry": {"type": "env", "registries": ["registry.invalid"]}}},
-        "scalers": [
-            {
-                "name": METAL, "type": "bare-metal", "maxAgents": MOST[METAL], **TIMES,
-                "labelSets": [{"labels": [METAL], "user": "nobody", "env": env}],
-            },
-            {
-                "name": CLOUD, "maxAgents": MOST[CLOUD], **container,
-                "labelSets": [{"labels": [CLOUD], "image": image, "env": env}],
-            },
-        ],
-    }  # fmt: skip
-
-
-def apart(link: str, of_cloud: Mapping[str, Any]) -> dict[str, Any]:
-    """The scaler whose agents have a link of their own."""
-    label_set = {**of_cloud["labelSets"][0], "labels": [APART]}
-    return {**of_cloud, "name": APART, "maxAgents": MOST[APART], "orchestratorUrl": link, "labelSets": [label_set]}
-
-
-@dataclass(frozen=True)
-class Docker:
-    """A real engine, reached over a link of the fleet's own that can be cut and hung: nothing is done to the engine."""
-
-    engine: FaultProxy
-    image: str
-    """Its entrypoint is the reference agent."""
-    address: str
-    """This machine's, as containers on the engine's default bridge see it."""
-
-    def scaler(self, link: str) -> dict[str, Any]:
-        command = ["/bin/sh", "-c", 'sleep "${HATCHWAY_JOB_ID##*_}"']
-        label_set = {
-            "labels": [DOCKER], "image": self.image, "pullPolicy": "Never",
-            "env": {"HATCHWAY_AGENT_COMMAND": json.dumps(command)},
-        }  # fmt: skip
-        return {
-            "name": DOCKER, "type": "container", "host": f"tcp://{self.engine.address}", "networkIsolation": False,
-            "maxAgents": MOST[DOCKER], "orchestratorUrl": link, "labelSets": [label_set], **TIMES,
-            "spawnTimeoutSeconds": 20,
-        }  # fmt: skip
 
 
 @dataclass

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import httpx
 from temporalio.service import RPCError
 
 from hatchway.client import Started
@@ -25,8 +26,9 @@ from tests.support.chaos.campaign import end_of
 from tests.support.chaos.checker import Ended, Kind, Violation, judge
 from tests.support.chaos.evidence import Witness, gather
 from tests.support.chaos.faults import HOLD_S, Action, Component, Faults, Target
-from tests.support.chaos.fleet import APART, CLOUD, METAL, Fleet, new_job, patiently
+from tests.support.chaos.fleet import Fleet, new_job, patiently
 from tests.support.chaos.passes import reclaim, settle, sweep
+from tests.support.chaos.scalers import APART, CLOUD, METAL
 from tests.support.namespaces import until
 
 AT_ONCE = 14
@@ -49,12 +51,13 @@ class Fate(StrEnum):
     KILL_AGENT = "agent killed"
     PAUSE_AGENT = "agent paused"
     TERMINATE = "workflow terminated"
+    DELETE = "machine deleted"
     OFFER_AGAIN = "offered twice"
 
 
 FATES = {
-    Fate.NOTHING: 60, Fate.CANCEL: 8, Fate.RELEASE: 5, Fate.KILL_AGENT: 8, Fate.PAUSE_AGENT: 6, Fate.TERMINATE: 5,
-    Fate.OFFER_AGAIN: 8,
+    Fate.NOTHING: 54, Fate.CANCEL: 8, Fate.RELEASE: 5, Fate.KILL_AGENT: 8, Fate.PAUSE_AGENT: 6, Fate.TERMINATE: 5,
+    Fate.DELETE: 6, Fate.OFFER_AGAIN: 8,
 }  # fmt: skip
 
 
@@ -182,7 +185,9 @@ class Storm:
         await asyncio.sleep(plan.after)
         self.fates[plan.fate.value] += 1
         journal, agent_id = self.fleet.journal, started.agent_id
-        with suppress(RPCError, HatchwayError, TimeoutError):  # it may have ended by now, or a server may be away
+        with suppress(
+            RPCError, HatchwayError, TimeoutError, httpx.HTTPError
+        ):  # it may have ended by now, or a server may be away
             match plan.fate:
                 case Fate.CANCEL:
                     journal.append("excused", agent_id, "cancelled")
@@ -205,6 +210,11 @@ class Storm:
                     journal.append("orphaned", agent_id, "terminated")
                     handle = self.fleet.client.get_workflow_handle(started.workflow_id, run_id=started.run_id)
                     await handle.terminate("by chaos")
+                case Fate.DELETE:
+                    await self._booted(agent_id)
+                    journal.append("excused", agent_id, "its machine was deleted")
+                    await self.fleet.ask_cloud("destroy", agent_id=agent_id)
+                    processes.signal_agent(agent_id, signal.SIGKILL)  # on bare metal: all that runs there
                 case Fate.OFFER_AGAIN:
                     again = await self.fleet.provision(job_id, plan.scaler)
                     assert again.agent_id == started.agent_id or again.joined or self._ended(started)
