@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -58,7 +58,7 @@ class Reaping:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    async def pages(self, windows: Windows, walk: int = WALK) -> AsyncIterator[Page]:
+    async def pages(self, windows: Windows, walk: int = WALK) -> AsyncGenerator[Page, None]:
         """Everybody whom the reaper may have something to say about, in pages by agent id, each one read."""
         after: str | None = ""
         while after is not None:

@@ -1,4 +1,4 @@
-"""What admission runs under its lock never walks a large table, by the plans of the statements themselves."""
+"""What admission runs under its lock, and what a sweep runs, walks no large table, by the plans of the statements."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from datetime import timedelta
 
 import pytest
 
+from hatchway.model import EndReason, PurgeKind
+from hatchway.reaping import Candidate, Rule, Windows
 from hatchway.store.pool import Database
+from hatchway.store.purging import Purging
+from hatchway.store.reaping import Reaping, Sentence
 from hatchway.store.slots import AtCapacity, Held, Slots, Waiting
 from hatchway.store.waiters import Line
 from tests.integration.store.factory import candidate, reservation
@@ -73,10 +77,27 @@ async def sweeps(db: Database, n: int) -> None:
     await line.accept(f"s{n}", accepting=True)
 
 
+async def reaps(db: Database, n: int) -> None:
+    """A page of agents, and one that is condemned."""
+    reaping, windows = Reaping(db), Windows()
+    pages = reaping.pages(windows)
+    page = await anext(pages)
+    await pages.aclose()
+    candidate_ = Candidate(f"a{n}", page.now, state_version=1)
+    assert await reaping.condemn([Sentence(candidate_, Rule.LEFT, EndReason.HEARTBEAT_TIMEOUT)], windows) == []
+
+
+async def purges(db: Database, n: int) -> None:
+    """What there is much of. The others are few, or are read from one end to the other, once in five minutes."""
+    for kind in (PurgeKind.CLAIMS, PurgeKind.OUTCOMES, PurgeKind.JOBS):
+        assert await Purging(db).purge(kind, timedelta(hours=1)) == 0
+
+
 @pytest.mark.parametrize(
-    "step", [gets_a_slot, joins_the_line_and_leaves_it, is_refused, is_planned_anew, hands_over, sweeps]
+    "step",
+    [gets_a_slot, joins_the_line_and_leaves_it, is_refused, is_planned_anew, hands_over, sweeps, reaps, purges],
 )
-async def test_no_statement_of_admission_walks_a_large_table(
+async def test_no_statement_walks_a_large_table(
     explained: tuple[Database, Plans], step: Callable[[Database, int], Awaitable[None]]
 ) -> None:
     db, plans = explained
