@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from temporalio.client import (
     Client,
     Schedule,
+    ScheduleActionExecutionStartWorkflow,
     ScheduleActionStartWorkflow,
     ScheduleAlreadyRunningError,
     ScheduleDescription,
@@ -109,6 +110,18 @@ class Found:
     missing: bool = False
     paused: bool = False
     note: str | None = None
+    every: timedelta = timedelta(0)
+    idle: timedelta = timedelta(0)
+    """Since its last run began; since it was made or changed, where none has yet."""
+    running: str | None = None
+    """The workflow of a run that is still under way."""
+    last: tuple[str, str] | None = None
+    """Workflow id and run id of the last run."""
+
+    @property
+    def late(self) -> bool:
+        """Three runs are missing."""
+        return not self.missing and not self.paused and self.idle > 3 * self.every
 
     @property
     def of_host(self) -> bool:
@@ -146,9 +159,25 @@ async def look_at_schedules(temporal: Client, hosts: Iterable[str] = ()) -> list
                 raise
             found.append(Found(scheduled.id, missing=True))
         else:
-            state = described.schedule.state
-            found.append(Found(scheduled.id, paused=state.paused, note=state.note))
+            found.append(_found(scheduled, described))
     return found
+
+
+def _found(scheduled: Scheduled, described: ScheduleDescription) -> Found:
+    state, info = described.schedule.state, described.info
+    runs = [run.action for run in info.recent_actions if isinstance(run.action, ScheduleActionExecutionStartWorkflow)]
+    running = [run for run in info.running_actions if isinstance(run, ScheduleActionExecutionStartWorkflow)]
+    began = [run.started_at for run in info.recent_actions] + [info.created_at]
+    began += [info.last_updated_at] if info.last_updated_at else []
+    return Found(
+        scheduled.id,
+        paused=state.paused,
+        note=state.note,
+        every=scheduled.every,
+        idle=datetime.now(UTC) - max(began),
+        running=running[0].workflow_id if running else None,
+        last=(runs[-1].workflow_id, runs[-1].first_execution_run_id) if runs else None,
+    )
 
 
 async def _make(temporal: Client, scheduled: Scheduled) -> Made:

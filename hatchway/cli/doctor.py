@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from hatchway.cli.connections import database, hatchway_client, run_async
+from hatchway.cli.doctor_workflows import provisions, workflows
 from hatchway.cli.failures import ExitCode
+from hatchway.cli.findings import Finding
 from hatchway.cli.output import JsonOption, cell, counted, emit
 
 if TYPE_CHECKING:
@@ -21,14 +23,6 @@ LATE_GRANT = timedelta(minutes=2)
 
 WAITERS_LOOKED_AT = 200
 """The first in the line: each costs a call to Temporal."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    check: str
-    what: str
-    where: str
-    todo: str
 
 
 def doctor(json: JsonOption = False) -> int:
@@ -129,6 +123,43 @@ async def _schedules(db: Database, temporal: Client) -> AsyncIterator[Finding]:
                 "schedules", f"the schedule is paused{note}", where,
                 f"`temporal schedule toggle --unpause --schedule-id {found.id} --reason …` when it may run again.",
             )  # fmt: skip
+        elif found.late and found.running:
+            yield Finding(
+                "schedules", f"a run of it has been going for {round(found.idle.total_seconds())} s, and no other "
+                "begins meanwhile", f"{where}, workflow {found.running}",
+                "Is a worker up (see queues)? Terminate that run if it is wedged: the next one does its work.",
+            )  # fmt: skip
+        elif found.late:
+            yield Finding(
+                "schedules", f"it is late: its last run began {round(found.idle.total_seconds())} s ago, and it runs "
+                f"every {round(found.every.total_seconds())} s", where,
+                "Temporal starts it by itself: look at the server. `temporal schedule trigger --schedule-id "
+                f"{found.id}` runs it once.",
+            )  # fmt: skip
+        elif error := await _failure(temporal, found.last):
+            yield Finding(
+                "schedules", f"its last run failed: {error}", where, "The next one tries again; repair what it says.",
+            )  # fmt: skip
+
+
+async def _failure(temporal: Client, run: tuple[str, str] | None) -> str | None:
+    """What a run failed with; None when it did not, or is still under way."""
+    from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
+    from temporalio.service import RPCError, RPCStatusCode
+
+    if run is None:
+        return None
+    handle = temporal.get_workflow_handle(run[0], run_id=run[1])
+    try:
+        if (await handle.describe()).status is not WorkflowExecutionStatus.FAILED:
+            return None
+        await handle.result()
+    except WorkflowFailureError as e:
+        return str(e.cause)
+    except RPCError as e:
+        if e.status is not RPCStatusCode.NOT_FOUND:  # past retention: the schedule is late, or its runs are rare
+            raise
+    return None
 
 
 async def _queues(db: Database, temporal: Client) -> AsyncIterator[Finding]:
@@ -137,17 +168,25 @@ async def _queues(db: Database, temporal: Client) -> AsyncIterator[Finding]:
     from hatchway.store.waiters import Line
     from hatchway.task_queues import CONTROL, host_queue, spawn_queue
 
-    wanted = {CONTROL: "Start a worker: nothing goes on without one."}
+    audit = Audit(db)
+    wanted = {CONTROL: ("no worker polls it", "Start a worker: nothing goes on without one.")}
     for scaler in await Line(db).scalers():
-        wanted[spawn_queue(scaler)] = f"Start a worker that reaches the backend of scaler {scaler}, or drain it."
-    for host in await Audit(db).hosts():
-        wanted[host_queue(host)] = (
-            f"Start a worker on host {host}: agents of it hold slots until it confirms that they are gone. If the host "
-            "is gone for good: `hatchway forget AGENT` for each of them."
+        wanted[spawn_queue(scaler)] = (
+            f"nobody polls the spawn queue of scaler {scaler}",
+            f"Start a worker that reaches the backend of scaler {scaler}, or drain it.",
         )
-    for queue, todo in wanted.items():
-        if not await is_polled(temporal, queue):
-            yield Finding("queues", "no worker polls it", f"task queue {queue}", todo)
+    held, reached = await audit.agents_by_host(), await audit.live_hosts()
+    for host, agents in held.items():
+        wanted[host_queue(host)] = (
+            f"nobody polls host {host}: {counted(agents, 'agent')} of it hold{'s' if agents == 1 else ''} a slot",
+            f"Start a worker on host {host}: it confirms that they are gone. If the host is gone for good: `hatchway "
+            "cancel AGENT`, then `hatchway forget AGENT`, for each of them.",
+        )
+    silent = {host_queue(host) for host in held.keys() - reached}
+    for queue, (what, todo) in wanted.items():
+        # The server remembers who polled for five minutes; a worker's own heartbeat stays away within a minute.
+        if queue in silent or not await is_polled(temporal, queue):
+            yield Finding("queues", what, f"task queue {queue}", todo)
 
 
 async def _reaper(db: Database, _temporal: Client) -> AsyncIterator[Finding]:
@@ -181,6 +220,8 @@ CHECKS: dict[str, Callable[[Database, Client], AsyncIterator[Finding]]] = {
     "counters": _counters,
     "grants": _grants,
     "waiters": _waiters,
+    "provisions": provisions,
+    "workflows": workflows,
     "reaper": _reaper,
     "schedules": _schedules,
     "queues": _queues,

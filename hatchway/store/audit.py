@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from hatchway.store.adoption import INSTANCE_TIMEOUT
 from hatchway.store.pool import Database
 
 
@@ -25,6 +27,30 @@ class LateGrant:
     workflow_id: str | None
     scaler: str
     age: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """An agent that has stood for too long where it stands."""
+
+    agent_id: str
+    scaler: str
+    state: str
+    workflow_id: str | None
+    first_run_id: str | None
+    host_id: str | None
+    since: timedelta
+    """Since its deadline has passed, or since it began to close."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A row whose workflow was not among those that are open."""
+
+    agent_id: str
+    state: str
+    workflow_id: str
+    first_run_id: str | None
 
 
 class Audit:
@@ -88,3 +114,78 @@ class Audit:
             "select distinct host_id from scaler_spawning_agents where host_id is not null order by host_id"
         )
         return [host_id for (host_id,) in rows]
+
+    async def agents_by_host(self) -> dict[str, int]:
+        """How many agents of each host hold a slot: the hosts of `hosts`."""
+        rows = await self._db.fetch_all(
+            """
+            select host_id, count(*)
+              from scaler_spawning_agents
+             where host_id is not null
+             group by host_id
+             order by host_id
+            """
+        )
+        return dict(rows)
+
+    async def live_hosts(self, timeout: timedelta = INSTANCE_TIMEOUT) -> set[str]:
+        """Hosts that a worker reaches which has been heard of in time."""
+        rows = await self._db.fetch_all(
+            """
+            select distinct unnest(host_ids)
+              from scaler_instances
+             where kind = 'worker' and last_seen_at > now() - %(timeout)s::interval
+            """,
+            {"timeout": timeout},
+        )
+        return {host_id for (host_id,) in rows}
+
+    async def stuck(self, overdue: timedelta, closing: timedelta) -> list[Stuck]:
+        """Whose deadline has passed for `overdue`, or who has been closing for `closing`. The oldest hundred."""
+        rows = await self._db.fetch_all(
+            """
+            select agent_id, scaler_name, state, workflow_id, workflow_first_run_id, host_id,
+                   now() - coalesce(closing_at, deadline_at)
+              from scaler_spawning_agents
+             where (closing_at is null and deadline_at < now() - %(overdue)s::interval)
+                or closing_at < now() - %(closing)s::interval
+             order by coalesce(closing_at, deadline_at)
+             limit 100
+            """,
+            {"overdue": overdue, "closing": closing},
+        )
+        return [Stuck(*row) for row in rows]
+
+    async def known_workflows(self) -> set[str]:
+        """Every workflow that holds a slot, waits for one, or follows an agent that has one."""
+        rows = await self._db.fetch_all(
+            """
+            select workflow_id from scaler_spawning_agents where workflow_id is not null
+            union
+            select bound_workflow_id from scaler_spawning_agents where bound_workflow_id is not null
+            union
+            select workflow_id from scaler_waiters
+            """
+        )
+        return {workflow_id for (workflow_id,) in rows}
+
+    async def orphans(self, open_workflows: Iterable[str], older_than: timedelta, limit: int = 100) -> list[Orphan]:
+        """Rows that are not closing, of none of these workflows. Ask Temporal of each: a list of workflows lags."""
+        rows = await self._db.fetch_all(
+            """
+            select agent_id, state, workflow_id, workflow_first_run_id
+              from scaler_spawning_agents
+             where closing_at is null
+               and workflow_id is not null
+               and workflow_id <> all (%(open)s)
+               and spawned_at < now() - %(older_than)s::interval
+             order by spawned_at
+             limit %(limit)s
+            """,
+            {"open": list(open_workflows), "older_than": older_than, "limit": limit},
+        )
+        return [Orphan(*row) for row in rows]
+
+    async def agents(self) -> set[str]:
+        """Everybody who holds a slot."""
+        return {agent_id for (agent_id,) in await self._db.fetch_all("select agent_id from scaler_spawning_agents")}

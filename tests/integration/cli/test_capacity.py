@@ -116,7 +116,17 @@ def test_a_doctor_finds_nothing_wrong_with_a_stack_that_is_well(hatchway: Hatchw
 
     assert said == {
         "ok": True,
-        "checked": ["namespace", "counters", "grants", "waiters", "reaper", "schedules", "queues"],
+        "checked": [
+            "namespace",
+            "counters",
+            "grants",
+            "waiters",
+            "provisions",
+            "workflows",
+            "reaper",
+            "schedules",
+            "queues",
+        ],
         "findings": [],
     }
 
