@@ -4,42 +4,44 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import handover, provisions, reserves, scale
-from bench.figures import HEADINGS, Line, Time, out_of_bounds
+import structlog
+
+from bench import burst, handover, provisions, reap, reserves, scale
+from bench.figures import HEADINGS, Amount, Line, out_of_bounds
 from hatchway.dev.temporal import EmbeddedTemporal
 from tests.support.postgres_fixtures import PostgresServer, running_postgres
 
 SETTINGS = {"fsync": "off", "full_page_writes": "off"}
 """No flush of the disk, which costs both sides the same and hides what each of them does. Everything else is stock."""
 
-PARTS = ("reserves", "scale", "provisions", "handover")
+PARTS = ("reserves", "scale", "provisions", "handover", "burst", "reap")
 
 
-async def measure(parts: list[str], server: PostgresServer) -> list[Line | Time]:
+async def measure(parts: list[str], server: PostgresServer) -> list[Line | Amount]:
     """Every line of the chosen parts, printed as soon as it is known."""
     print(HEADINGS, flush=True)
-    lines: list[Line | Time] = []
+    lines: list[Line | Amount] = []
     if "reserves" in parts:
         lines += _shown(await reserves.lines(server))
     if "scale" in parts:
         lines += _shown(await scale.lines(server))
-    if {"provisions", "handover"} & set(parts):
+    whole = {"provisions": provisions, "handover": handover, "burst": burst, "reap": reap}
+    if chosen := [part for name, part in whole.items() if name in parts]:
         with tempfile.TemporaryDirectory(prefix="hatchway-bench-") as directory:
             async with EmbeddedTemporal(Path(directory), persistent=False, ui=False) as temporal:
-                if "provisions" in parts:
-                    lines += _shown(await provisions.lines(server, temporal.address))
-                if "handover" in parts:
-                    lines += _shown(await handover.lines(server, temporal.address))
+                for part in chosen:
+                    lines += _shown(await part.lines(server, temporal.address))
     return lines
 
 
-def _shown(lines: Sequence[Line | Time]) -> Sequence[Line | Time]:
+def _shown(lines: Sequence[Line | Amount]) -> Sequence[Line | Amount]:
     for line in lines:
         print(line, flush=True)
     return lines
@@ -54,6 +56,8 @@ def main() -> int:
     # Every run of a workflow loads its module into a sandbox of its own. An installed worker finds it compiled; so must
     # this one, whatever the environment says, or each provision would pay for a compilation.
     sys.dont_write_bytecode = False
+    # A line for each of a thousand agents that were condemned is no figure.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     with running_postgres(settings=SETTINGS) as server:
         failed = out_of_bounds(asyncio.run(measure(parts, server)))
     for line in failed:

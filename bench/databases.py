@@ -9,6 +9,7 @@ from dataclasses import replace
 from hatchway.store.config_versions import Capacity, ConfigVersions
 from hatchway.store.pool import Database
 from tests.support.postgres_fixtures import PostgresServer
+from tests.support.stack import laptop
 
 HOT = "hot"
 POOL = "machines"
@@ -57,7 +58,7 @@ async def database(
 
 async def _apply(db: Database, scopes: Sequence[Capacity]) -> None:
     await ConfigVersions(db).apply(
-        {}, source="bench", by="bench", note=None, expected_version=None, capacities=scopes
+        laptop(), source="bench", by="bench", note=None, expected_version=None, capacities=scopes
     )  # fmt: skip
 
 

@@ -53,12 +53,13 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Time:
-    """A line that has a ceiling in milliseconds and nothing beside it: how long somebody waits."""
+class Amount:
+    """A line that has nothing beside it: how long somebody waits, or how much of something is used."""
 
     title: str
-    ceiling: float
+    ceiling: float | None
     taken: Sequence[float]
+    unit: str = "ms"
     floor: None = None
 
     @property
@@ -72,7 +73,7 @@ class Time:
     def __str__(self) -> str:
         spread = f"{min(self.taken):.1f} - {max(self.taken):.1f}"
         return (
-            f"{_judged(self.title, self.figure, None, self.ceiling)}   {spread:<11}   {'':>19} ms  "
+            f"{_judged(self.title, self.figure, None, self.ceiling)}   {spread:<11}   {'':>19} {self.unit:<3} "
             f"{_verdict(self.met, None, self.ceiling)}"
         )
 
@@ -115,6 +116,6 @@ async def take(ours: Rate, *against: Against, repetitions: int = REPETITIONS) ->
     ]
 
 
-def out_of_bounds(lines: Sequence[Line | Time]) -> list[Line | Time]:
+def out_of_bounds(lines: Sequence[Line | Amount]) -> list[Line | Amount]:
     """Those that make the run fail."""
     return [line for line in lines if not line.met]

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from statistics import median
 
-from bench.figures import REPETITIONS, Time
+from bench.figures import REPETITIONS, Amount
 from bench.provisions import Agents, Confirming
 from hatchway.client import Started
 from hatchway.store.pool import Database
@@ -29,12 +29,12 @@ JOBS = 40
 CEILING_MS = 100.0
 
 
-async def lines(server: PostgresServer, address: str) -> list[Time]:
+async def lines(server: PostgresServer, address: str) -> list[Amount]:
     """The figures of the line, on the Temporal server at `address`."""
     async with _running(server, address) as line:
         await line.p50()  # caches and connections warm up
         taken = [await line.p50() for _ in range(REPETITIONS)]
-    return [Time("p50 from a release to the next waiter's spawn call", CEILING_MS, taken)]
+    return [Amount("p50 from a release to the next waiter's spawn call", CEILING_MS, taken)]
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.figures import Against, Line, Pair, Time, out_of_bounds, take
+from bench.figures import Against, Amount, Line, Pair, out_of_bounds, take
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def test_a_line_shows_its_ratio_floor_and_spread() -> None:
     ],
 )
 def test_a_time_fails_the_run_when_its_median_is_above_its_ceiling(taken: list[float], fails: bool) -> None:
-    lines: list[Line | Time] = [
-        Time("a hand-over", 100.0, taken),
+    lines: list[Line | Amount] = [
+        Amount("a hand-over", 100.0, taken),
         Line("the same as a ratio", None, [Pair(time, 100.0) for time in taken], ceiling=1.0, unit="ms"),
     ]
 
