@@ -48,6 +48,7 @@ class Names(socketserver.BaseRequestHandler):
         counts = b"\\0\\1" + (b"\\0\\1" if a else b"\\0\\0") + b"\\0\\0\\0\\0"
         sock.sendto(query[:2] + b"\\x81\\x80" + counts + query[12:end] + answer, self.client_address)
 socketserver.ThreadingTCPServer.allow_reuse_address = True
+socketserver.ThreadingTCPServer.request_queue_size = 64  # all addresses are asked at once
 servers = [socketserver.ThreadingTCPServer(("0.0.0.0", int(port)), Hello) for port in sys.argv[2:]]
 servers.append(socketserver.ThreadingUDPServer((sys.argv[1], 53), Names))
 for server in servers:
@@ -105,6 +106,7 @@ class _Hello(socketserver.BaseRequestHandler):
 
 class _Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
+    request_queue_size = 64
     daemon_threads = True
 
 
