@@ -42,8 +42,10 @@ class Cell:
         if self.component is Component.AGENT:
             if self.point is Point.P7:  # nobody tears down an agent that runs, unless it is asked for
                 return {"Cancelled"}
-            if self.action in (Action.KILL, Action.RESTART):
+            if self.action is Action.KILL:
                 return LOST
+            if self.action is Action.RESTART:  # one that had not redeemed its claim yet begins anew
+                return {*LOST, "completed"}
         return {"completed"}
 
 

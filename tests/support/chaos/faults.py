@@ -46,6 +46,10 @@ class Target:
     name: str = ""
 
 
+class MissedError(Exception):
+    """There is nobody any more whom the fault could hit."""
+
+
 class Faults:
     """`hit` returns with the fault in force, `heal` with everything as it was before."""
 
@@ -62,7 +66,8 @@ class Faults:
             case Action.KILL:
                 await self._kill(target)
             case Action.PAUSE:
-                self._signal(target, signal.SIGSTOP)
+                if not self._signal(target, signal.SIGSTOP):
+                    raise MissedError(f"{target.component.value} {target.name} has ended by itself")
             case Action.CUT:
                 for way in self._ways(target):
                     way.cut()
@@ -91,7 +96,8 @@ class Faults:
         match target.component:
             case Component.AGENT:
                 fleet.journal.append("excused", target.name, "killed by the test")
-                assert signal_agent(target.name, signal.SIGKILL) > 0, "there is no agent to kill"
+                if not signal_agent(target.name, signal.SIGKILL):
+                    raise MissedError(f"agent {target.name} has ended by itself")
             case Component.POSTGRES:
                 assert fleet.postgres.pid
                 signal_tree(fleet.postgres.pid, signal.SIGKILL)
@@ -151,11 +157,12 @@ class Faults:
 
     # ── pause and cut ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _signal(self, target: Target, number: signal.Signals) -> None:
+    def _signal(self, target: Target, number: signal.Signals) -> bool:
+        """False: there is nobody."""
         fleet = self._fleet
         match target.component:
             case Component.AGENT:
-                signal_agent(target.name, number)
+                return signal_agent(target.name, number) > 0
             case Component.POSTGRES:
                 assert fleet.postgres.pid
                 signal_tree(fleet.postgres.pid, number)
@@ -166,6 +173,7 @@ class Faults:
                 assert pid
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)
+        return True
 
     def _ways(self, target: Target) -> list[FaultProxy]:
         fleet = self._fleet
@@ -190,7 +198,9 @@ def alive(pid: int | None) -> bool:
 
 def _command_of(agent_id: str) -> tuple[list[bytes], dict[bytes, bytes]]:
     """The command and the environment of the agent itself: the first of its processes."""
-    pid = min(of_agent(agent_id))
+    pid = min(of_agent(agent_id), default=None)
+    if pid is None:
+        raise MissedError(f"agent {agent_id} has ended by itself")
     command = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     pairs = (entry.partition(b"=") for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if entry)
     return command, {name: value for name, _, value in pairs}
