@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from hatchway.model import SweepOutcome, SweptStep
-from workflows.page import LIMIT, render_sweep
+from workflows.page import LIMIT, render_purge, render_sweep
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -39,4 +39,16 @@ def test_a_failed_step_is_shown_with_its_words_as_text_and_within_the_limit() ->
     assert "no **route**" in page.split("```text\n")[1]
     assert page.count("```") == 2
     assert len(page.encode()) <= LIMIT
-    assert "the next sweep" in page
+    assert "the next pass tries again" in page
+
+
+def test_a_purge_is_shown_by_how_much_of_each_kind_is_deleted() -> None:
+    outcome = SweepOutcome(steps={"claims": SweptStep(done={"purged": 12}), "jobs": SweptStep(done={"purged": 0})})
+
+    under_way, ended = render_purge(outcome, {"jobs"}, NOW), render_purge(outcome, set(), NOW)
+
+    assert under_way.startswith("### purging\n")
+    assert "- **jobs** under way" in under_way
+    assert ended.startswith("### purged\n")
+    assert "- **claims** 12 purged" in ended
+    assert "- **jobs** nothing to do" in ended
