@@ -6,9 +6,12 @@ itself is this machine's, and nothing is done to it.
 
 from __future__ import annotations
 
+import os
+
 import docker
 import pytest
 
+from tests.support.chaos import guarantees
 from tests.support.chaos.campaign import Campaign
 from tests.support.chaos.cells import Cell
 from tests.support.chaos.faults import Action, Component
@@ -41,6 +44,8 @@ async def test_an_engine_that_goes_away_leaves_no_container_and_costs_no_job(
 
         await campaign.run(CELLS)
 
+        if os.environ.get("CHAOS_CELLS") == "all":
+            guarantees.write("engine", guarantees.engine(campaign.results))
         installation = str(await fleet.db.fetch_value("select installation_id::text from hatchway_installation"))
         assert containers(docker_client, installation) == []
         assert [str(violation) for violation in campaign.violations] == []

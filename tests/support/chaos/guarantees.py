@@ -52,6 +52,17 @@ def _word(cell: Cell, came_of: Mapping[Cell, Result], chosen: set[Cell]) -> str:
     return (HELD if result.green else BROKEN) + ("*" if cell in chosen else "")
 
 
+def engine(results: Iterable[Result]) -> str:
+    """The cells of a real engine: its link is cut, or hung."""
+    came_of = {result.cell: result for result in results}
+    points = sorted({cell.point for cell in came_of})
+    lines = ["| the link is | " + " | ".join(points) + " |", "|---|" + "---|" * len(points)]
+    for action, name in ((Action.CUT, "cut"), (Action.PAUSE, "hung")):
+        words = [_word(Cell(Component.ENGINE, action, point), came_of, set()) for point in points]
+        lines.append(f"| {name} | {' | '.join(words)} |")
+    return "\n".join(lines)
+
+
 def storm(figures: Figures) -> str:
     lines = ["| what | number |", "|---|---|"]
     lines += [f"| provisions | {figures.provisions} |", f"| minutes | {figures.minutes:.0f} |"]
