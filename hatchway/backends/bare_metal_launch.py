@@ -223,6 +223,12 @@ def _refusal(stage: str, number: int, order: dict[str, Any]) -> SpawnError:
             f"{program!r} cannot be run by the agent's user on this host: {reason}. Install it there, make it (and the "
             "interpreter in its first line) executable for that user, or correct the label set's `command`",
         )
+    if stage == "cgroup":
+        return TransientSpawnError(
+            SpawnCode.CAPACITY,
+            f"the agent's control group could not be entered ({reason}): see who else changes hatchway's groups below "
+            "/sys/fs/cgroup on this host",
+        )
     if stage == "home" and number == errno.EACCES:
         return PermanentSpawnError(
             SpawnCode.INVALID_SPEC,

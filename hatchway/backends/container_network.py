@@ -196,7 +196,7 @@ class Networks:
                 "container: with the host's network), or say `networkIsolation: false`"
             ) from None
         for family in _NETFILTER:
-            if not _bridged_packets_are_filtered(network.bridge, family):
+            if not bridged_packets_are_filtered(network.bridge, family):
                 raise FirewallUnusable(
                     "this kernel does not show the firewall what agents of one bridge send to each other: load "
                     f"br_netfilter and set net.bridge.bridge-nf-call-{family}=1 on the engine's machine"
@@ -270,11 +270,11 @@ def _gateway(network: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _bridged_packets_are_filtered(bridge: str, family: str) -> bool:
+def bridged_packets_are_filtered(bridge: str, family: str, root: Path = Path("/")) -> bool:
     """For all bridges, or for this one; switched on for this one where that is possible."""
-    own = Path(f"/sys/class/net/{bridge}/bridge/nf_call_{family}")
+    own = root / f"sys/class/net/{bridge}/bridge/nf_call_{family}"
     try:
-        if Path(f"/proc/sys/net/bridge/bridge-nf-call-{family}").read_text().strip() == "1":
+        if (root / f"proc/sys/net/bridge/bridge-nf-call-{family}").read_text().strip() == "1":
             return True
         if own.read_text().strip() != "1":
             own.write_text("1")

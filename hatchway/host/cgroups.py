@@ -173,8 +173,8 @@ class Cgroups:
     def _hand_down(self, group: Path, controllers: Iterable[str]) -> None:
         """Let the groups below have these controllers.
 
-        A group that hands any down may hold no process itself (the root may): where that is this worker, as it is when
-        its service's group was delegated to it, the worker moves into a group below first.
+        A group that hands any down may hold no process itself (the root may). Where this worker's own group was
+        delegated to it, it and what else runs there moves into a group below first.
         """
         control = group / "cgroup.subtree_control"
         for name in controllers:
@@ -185,8 +185,7 @@ class Cgroups:
             except OSError as e:
                 if e.errno != errno.EBUSY:
                     raise
-                (group / _LEAF).mkdir(exist_ok=True)
-                _write(group / _LEAF / "cgroup.procs", os.getpid())
+                _move_below(group)
                 _write(control, f"+{name}")
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -290,6 +289,14 @@ def _kill_member(group: Path, pid: int) -> None:
         return
     finally:
         os.close(fd)
+
+
+def _move_below(group: Path) -> None:
+    leaf = group / _LEAF
+    leaf.mkdir(exist_ok=True)
+    for pid in _words(group / "cgroup.procs"):
+        with contextlib.suppress(ProcessLookupError):
+            _write(leaf / "cgroup.procs", pid)
 
 
 def _remove_tree(group: Path) -> None:

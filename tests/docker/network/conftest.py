@@ -149,6 +149,16 @@ def _nothing_left(docker_client: docker.DockerClient, installation: str) -> Iter
             run("nft", "delete", "table", "inet", table)
 
 
+def order_for(spec: SpawnSpec, installation: str) -> dict[str, str | None]:
+    """What `elsewhere` is told to spawn."""
+    return {
+        "installation": installation,
+        "agent_id": spec.agent_id,
+        "image": spec.image,
+        "url": spec.env["KICI_ORCHESTRATOR_URL"],
+    }
+
+
 def networks_of(client: docker.DockerClient, installation: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = client.api.networks(filters={"label": [f"hatchway.installation={installation}"]})
     return found

@@ -19,7 +19,7 @@ from hatchway.backends.container_policy import Policy
 from hatchway.backends.container_rules import RuleSet
 from hatchway.errors import PermanentSpawnError, SpawnCode, SpawnError, TransientSpawnError
 from tests.docker.backends.rig import quiet
-from tests.docker.network.conftest import MakeBackend, MakeSpec, Spawn, networks_of, table_of, tables
+from tests.docker.network.conftest import MakeBackend, MakeSpec, Spawn, networks_of, order_for, table_of, tables
 from tests.docker.network.world import World, reached, run
 
 Ours = Callable[[], list[dict[str, Any]]]
@@ -169,7 +169,7 @@ async def test_a_worker_that_knows_the_rules_notices_that_they_were_changed(
 async def test_a_worker_that_cannot_reach_the_engine_s_firewall_starts_nothing(
     spec: MakeSpec, ours: Ours, installation: str, prefix: list[str]
 ) -> None:
-    order = {"installation": installation, "image": spec().image, "url": spec().env["KICI_ORCHESTRATOR_URL"]}
+    order = order_for(spec(), installation)
 
     done = subprocess.run(
         [*prefix, sys.executable, "-m", "tests.docker.network.elsewhere"],

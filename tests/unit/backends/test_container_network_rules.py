@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Address, ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from hatchway.addresses import NEVER, PRIVATE, AddressError, parse_opening
 from hatchway.backends.base import SpawnSpec
-from hatchway.backends.container_network import table_prefix
+from hatchway.backends.container_network import bridged_packets_are_filtered, table_prefix
 from hatchway.backends.container_policy import Policy, nameservers, split_endpoint
 from hatchway.backends.container_rules import Endpoint, Openings, RuleSet, rule_set
 from hatchway.config.schema import LabelSet, Scaler
@@ -206,6 +207,33 @@ def test_a_policy_is_read_back_from_its_network_s_label(policy: dict[str, Any] |
 )
 def test_the_nameservers_are_those_that_an_agent_s_network_can_reach(text: str, servers: list[str]) -> None:
     assert [str(server) for server in nameservers(text)] == servers
+
+
+@pytest.mark.parametrize(
+    ("everywhere", "here", "answer", "then"),
+    [
+        ("1", "0", True, "0"),
+        ("0", "1", True, "1"),
+        ("0", "0", True, "1"),
+        (None, "1", False, "1"),
+        ("0", None, False, None),
+    ],
+    ids=["everywhere", "on this bridge", "switched on for this bridge", "no module", "no bridge"],
+)
+def test_what_agents_send_each_other_has_to_pass_the_firewall(
+    *, tmp_path: Path, everywhere: str | None, here: str | None, answer: bool, then: str | None
+) -> None:
+    files = {
+        tmp_path / "proc/sys/net/bridge/bridge-nf-call-iptables": everywhere,
+        (own := tmp_path / "sys/class/net/hw-a/bridge/nf_call_iptables"): here,
+    }
+    for path, text in files.items():
+        path.parent.mkdir(parents=True)
+        if text is not None:
+            path.write_text(f"{text}\n")
+
+    assert bridged_packets_are_filtered("hw-a", "iptables", tmp_path) is answer
+    assert (own.read_text().strip() if own.exists() else None) == then
 
 
 def test_tables_of_two_installations_do_not_share_a_name() -> None:

@@ -105,6 +105,7 @@ def test_version_2_moves_the_worker_out_of_a_group_that_was_delegated_to_it(
     own.mkdir(parents=True)
     (own / "cgroup.controllers").write_text("cpu memory pids\n")
     (own / "cgroup.subtree_control").touch()
+    (own / "cgroup.procs").write_text(f"{os.getpid()}\n")
     (tmp_path / "cgroup").write_text("0::/system.slice/hatchway.service\n")
     plain_write = cgroups._write
 
