@@ -64,7 +64,7 @@ async def _refused_to_start(database_url: str, temporal: Client) -> str:
     with tempfile.TemporaryDirectory() as directory:
         settings = worker.WorkerSettings(database_url=database_url, state_dir=Path(directory), host_id="host-1")
         with pytest.raises(TiedElsewhere) as refused:
-            await worker.run(settings, temporal=temporal, stop=asyncio.Event())
+            await asyncio.wait_for(worker.run(settings, temporal=temporal, stop=asyncio.Event()), 30)
     return str(refused.value)
 
 

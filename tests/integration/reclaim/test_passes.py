@@ -92,6 +92,17 @@ async def test_no_lie_of_a_listing_ends_what_has_a_row(home: Home, lie: Callable
     assert [outcome.failed for outcome in outcomes] == [{}, {}, {}]
 
 
+async def test_a_busy_agent_whose_workflow_was_terminated_is_not_reclaimed_while_it_has_its_row(home: Home) -> None:
+    """Whether it is to go is for the reaper to judge, which knows when the agent was last heard of."""
+    started = await home.at_work(job_id="job-1")
+    await home.lab.handle(started).terminate("by an operator")
+
+    outcomes = [await home.reclaim() for _ in range(3)]
+
+    assert [(outcome.seen, outcome.sighted, outcome.reclaimed) for outcome in outcomes] == [(1, [], [])] * 3
+    assert set(home.cloud.live) == {started.agent_id}
+
+
 @pytest.mark.parametrize("at", ["before_list", "after_listed"])
 async def test_a_listing_that_fails_ends_nothing_and_forgets_nothing(home: Home, at: str) -> None:
     """It may fail at once, or break off when it has listed a part."""
