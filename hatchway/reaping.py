@@ -189,7 +189,8 @@ def _judge_closing(candidate: Candidate, since: datetime, windows: Windows, now:
     if candidate.teardown_open is False:
         if workflow is not None and not workflow.open:
             return Judgement(Rule.UNATTENDED, end)
-        if now - since >= windows.reattempt:
+        # A first round may take as long as its agent's grace for stopping, and ends by itself.
+        if now - since >= windows.reattempt and not (workflow and workflow.acting):
             return Judgement(Rule.OVERTIME, end)
         if candidate.condemned and workflow is not None and not workflow.tearing_down:
             return Judgement(Rule.UNHEARD, end)

@@ -67,6 +67,8 @@ CELLS: dict[str, tuple[Candidate, Rule, EndReason | None]] = {
     "closing, Temporal silent": (closing(workflow=None, teardown_open=None), Rule.ATTENDED, None),
     "closing, for less than the re-attempt": (closing(599), Rule.ATTENDED, None),
     "closing, for the re-attempt": (closing(600), Rule.OVERTIME, EndReason.MAX_LIFETIME),
+    "closing for the re-attempt, its workflow's round under way": (
+        closing(600, workflow=Workflow(open=True, acting=True)), Rule.ATTENDED, None),
     "closing for long, its teardown open": (closing(9999, teardown_open=True), Rule.ATTENDED, None),
     "closing, condemned, and its workflow stands": (
         closing(condemned=True, end_reason=LOST), Rule.UNHEARD, LOST),
@@ -172,7 +174,7 @@ candidates = st.builds(
     completed=st.booleans(), workflow=workflows, teardown_open=st.none() | st.booleans(),
 )  # fmt: skip
 standing = candidates.map(lambda candidate: replace(candidate, closing_at=None))
-many = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+many = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 """Who is spared is passed over by some of these, and most are."""
 
 
