@@ -42,12 +42,13 @@ from hatchway.store.config_versions import ConfigVersions
 from hatchway.store.installation import tie_namespace
 from hatchway.store.migrate import migrate
 from hatchway.store.pool import Database
+from hatchway.task_queues import spawn_queue
 from tests.support.admissions import log_admissions
 from tests.support.chaos.bugs import BUGS
 from tests.support.chaos.journal import Journal
 from tests.support.chaos.points import Barriers
 from tests.support.chaos.rows import log_rows
-from tests.support.chaos.scalers import FOREIGN, SECRET, Docker, apart, config
+from tests.support.chaos.scalers import APART, CLOUD, DOCKER, FOREIGN, METAL, SECRET, Docker, apart, config
 from tests.support.namespaces import new_namespace, until
 from tests.support.processes import CLOSED
 from tests.support.proxy import FaultProxy
@@ -149,6 +150,7 @@ class Fleet:
 
     async def ready(self, *names: str) -> None:
         """Wait until these processes serve: a worker polls its hosts' queues, a gateway and the cloud listen."""
+        served = [METAL, CLOUD, APART, *([DOCKER] if self.docker else [])]
         for name in names or tuple(self.children):
             child = self.children[name]
 
@@ -156,7 +158,7 @@ class Fleet:
                 child.check()
                 said = child.said()
                 if name.startswith("worker"):
-                    return said.count("hatchway.host.") >= (3 if self.docker else 2)
+                    return all(spawn_queue(scaler) in said for scaler in served) and "hatchway.host." in said
                 return listens(self.cloud_port) if name == "cloud" else "gateway_started" in said
 
             await until(serves, what=f"{name} up again")
