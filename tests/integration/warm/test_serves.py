@@ -211,7 +211,7 @@ async def test_it_looks_by_itself_when_nobody_says_a_word(lab: Lab, monkeypatch:
     await lab.nothing_left()
 
 
-async def test_a_warm_agent_that_fell_silent_without_its_workflow_is_given_up(lab: Lab) -> None:
+async def test_a_warm_agent_that_fell_silent_without_its_workflow_is_reaped(lab: Lab) -> None:
     (warm,) = await filled(lab)
     await lab.apply(pooled(size=0))
     started = await taken(lab, "job-1")
@@ -227,6 +227,7 @@ async def test_a_warm_agent_that_fell_silent_without_its_workflow_is_given_up(la
             await lab.signal(started, "granted", {"agent_id": started.agent_id})
         return await lab.slots.get(warm.agent_id) is None
 
+    await lab.sweep()
     await until(nudged)
     assert (await lab.failure(started)).error_type == ErrorType.AGENT_LOST
     await lab.nothing_left()
