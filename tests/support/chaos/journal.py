@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 JOB = """
-say() {{ echo "$(date +%s%N) $1 $KICI_AGENT_ID $HATCHWAY_JOB_ID" >> {journal}; }}
+say() {{ at=$(date +%s%N); echo "${{at:-0}} $1 $KICI_AGENT_ID $HATCHWAY_JOB_ID" >> {journal}; }}
 trap 'say told; exit 143' TERM
 say began
 sleep "${{HATCHWAY_JOB_ID##*_}}" & wait $!
 say finished
 """
-"""What an agent runs. A job's id ends with how long it takes: `NAME_SECONDS`."""
+"""What an agent runs. Whoever kills it may kill its `date` first: the line stands all the same. A job's id ends with how long it takes: `NAME_SECONDS`."""
 
 
 def job_script(journal: Path) -> str:
@@ -41,7 +41,7 @@ class Event:
     """
 
     at: int
-    """Nanoseconds of this machine's clock, which is Postgres's as well."""
+    """Nanoseconds of this machine's clock, which is Postgres's as well; 0 where there was no time to ask for it."""
     what: str
     agent_id: str
     detail: str = ""
