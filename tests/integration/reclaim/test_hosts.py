@@ -24,7 +24,7 @@ from hatchway.schedules import delete_reclaim_schedule, look_at_schedules, make_
 from hatchway.store.installation import installation_id, retie_namespace, tie_namespace
 from hatchway.store.pool import Database
 from hatchway.store.reclaiming import Reclaiming
-from hatchway.task_queues import CONTROL
+from hatchway.task_queues import CONTROL, host_queue
 from hatchway.tie import TiedElsewhere
 from tests.contract.backend import destroy, silent
 from tests.contract.bare_metal import bare_metal_spec, processes_of
@@ -136,6 +136,7 @@ async def test_the_schedule_of_a_host_that_is_gone_is_deleted_unless_something_o
     home: Home, what_is_there: str
 ) -> None:
     host_id = HOST if what_is_there == "a worker" else "host-gone"
+    await until(lambda: is_polled(home.lab.temporal, host_queue(HOST)), what="the host's worker polls")
     await make_reclaim_schedule(home.lab.temporal, host_id)
     if what_is_there == "a row":
         started = await home.at_work(job_id="job-1")
