@@ -163,7 +163,7 @@ async def _failure(temporal: Client, run: tuple[str, str] | None) -> str | None:
 
 
 async def _queues(db: Database, temporal: Client) -> AsyncIterator[Finding]:
-    from hatchway.polling import is_polled
+    from hatchway.polling import is_polled, missing_build
     from hatchway.store.audit import Audit
     from hatchway.store.waiters import Line
     from hatchway.task_queues import CONTROL, host_queue, spawn_queue
@@ -187,6 +187,12 @@ async def _queues(db: Database, temporal: Client) -> AsyncIterator[Finding]:
         # The server remembers who polled for five minutes; a worker's own heartbeat stays away within a minute.
         if queue in silent or not await is_polled(temporal, queue):
             yield Finding("queues", what, f"task queue {queue}", todo)
+    if missing := await missing_build(temporal, CONTROL, await audit.live_workers()):
+        yield Finding(
+            "queues", f"no worker gets workflows: {missing}", f"task queue {CONTROL}",
+            "`temporal worker deployment set-current-version` to a build whose workers are up, or start workers of the "
+            "current one.",
+        )  # fmt: skip
 
 
 async def _reaper(db: Database, _temporal: Client) -> AsyncIterator[Finding]:

@@ -140,6 +140,18 @@ class Audit:
         )
         return {host_id for (host_id,) in rows}
 
+    async def live_workers(self, timeout: timedelta = INSTANCE_TIMEOUT) -> set[str]:
+        """Instance ids, which are what they call themselves to Temporal."""
+        rows = await self._db.fetch_all(
+            """
+            select instance_id
+              from scaler_instances
+             where kind = 'worker' and last_seen_at > now() - %(timeout)s::interval
+            """,
+            {"timeout": timeout},
+        )
+        return {instance_id for (instance_id,) in rows}
+
     async def stuck(self, overdue: timedelta, closing: timedelta) -> list[Stuck]:
         """Whose deadline has passed for `overdue`, or who has been closing for `closing`. The oldest hundred."""
         rows = await self._db.fetch_all(

@@ -10,6 +10,7 @@ from typing import Any
 
 from temporalio.client import Client
 
+from hatchway.cli.doctor import CHECKS
 from hatchway.dev.temporal import temporal_binary
 from hatchway.model import EndReason, ProvisionState, SweepRequest
 from hatchway.task_queues import CONTROL
@@ -110,3 +111,28 @@ async def test_a_fleet_without_versions_goes_over_to_one_with_them(stack: Stack,
 
     assert outcome.end_reason is EndReason.RELEASED
     assert "a" in await builds_that_ran(stack, started.workflow_id)
+
+
+async def test_workers_that_get_no_workflow_for_their_version_are_told(stack: Stack, ready: Ready) -> None:
+    """They poll, so that nothing else would show it."""
+
+    async def told() -> str | None:
+        found = [finding.what async for finding in CHECKS["queues"](stack.db, stack.temporal)]
+        return next((what for what in found if "no worker gets workflows" in what), None)
+
+    async with build(stack, "a") as worker:
+        await ready(worker)
+        early = await until(told, what="no build is current")
+        async with build(stack, "b") as other:
+            await ready(other)
+            await make_current(stack.temporal, "b")
+
+            async def well() -> bool:
+                return await told() is None
+
+            await until(well)
+        await stack.db.fetch_all("update scaler_instances set last_seen_at = now() - interval '1 minute'")
+        late = await until(told, what="the current build has left, and the other has been heard of again")
+
+    assert early == "no worker gets workflows: no build is current, and those who poll are of: hatchway a"
+    assert late == ("no worker gets workflows: build b of hatchway is current, and those who poll are of: hatchway a")
