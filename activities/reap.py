@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -16,7 +17,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.errors import store_errors
 from hatchway.config.current import CurrentConfig
-from hatchway.errors import ErrorType
+from hatchway.errors import ErrorType, StoreContended, StoreUnreachable
 from hatchway.metrics import Metrics
 from hatchway.model import CondemnRequest, EndReason, ReleaseRequest, SweepRequest, SweptStep
 from hatchway.reaper import RPC_LIMIT, Judged, Reaper
@@ -37,7 +38,18 @@ CONDEMNED_AT_ONCE = 50
 AT_ONCE = 8
 """Agents that are seen to side by side; each takes a connection for a moment."""
 
+NAMED = 5
+"""Agents whose trouble a failed pass tells of."""
+
 DONE = ("condemned", "seen_to", "told_again", "blocked", "unknown", "unanswered")
+
+
+@dataclass
+class Pass:
+    """What one pass has done, and whom it could not see to."""
+
+    done: Counter[str] = field(default_factory=Counter)
+    failed: dict[str, str] = field(default_factory=dict)
 
 
 class ReapActivities:
@@ -68,7 +80,7 @@ class ReapActivities:
         completion or a condemnation whose signal was lost. Spared: `blocked`, as no gateway could have heard them;
         `unknown`, as nobody knows whose they are; `unanswered`, as Temporal did not say.
         """
-        done: Counter[str] = Counter()
+        taken = Pass()
         with store_errors(self._metrics):
             await self._refuse_elsewhere()
             windows = await self._windows()
@@ -76,9 +88,16 @@ class ReapActivities:
             async for page in reaper.judged(activity.heartbeat):
                 condemned = [judged for judged in page if judged.judgement.rule.action is Action.CONDEMN]
                 for first in range(0, len(condemned), CONDEMNED_AT_ONCE):
-                    await self._condemn(condemned[first : first + CONDEMNED_AT_ONCE], reaper, windows, done)
-                await self._side_by_side(self._see_to(judged, done) for judged in page)
-        return SweptStep(done={what: done[what] for what in DONE})
+                    await self._condemn(condemned[first : first + CONDEMNED_AT_ONCE], reaper, windows, taken)
+                await self._side_by_side(self._see_to(judged, taken) for judged in page)
+        if taken.failed:
+            raise ApplicationError(
+                "; ".join(f"agent {agent_id}: {why}" for agent_id, why in sorted(taken.failed.items())[:NAMED])
+                + f" ({len(taken.failed)} in all; everybody else was seen to)",
+                type=ErrorType.SWEEP_FAILED,
+                non_retryable=True,
+            )
+        return SweptStep(done={what: taken.done[what] for what in DONE})
 
     async def _side_by_side(self, works: Iterable[Coroutine[Any, Any, None]]) -> None:
         at_once = asyncio.Semaphore(AT_ONCE)
@@ -88,7 +107,10 @@ class ReapActivities:
                 activity.heartbeat()
                 await work
 
-        await asyncio.gather(*(take(work) for work in works))
+        # To the end, whatever fails: none of them may go on when the activity has ended.
+        for ended in await asyncio.gather(*(take(work) for work in works), return_exceptions=True):
+            if ended is not None:
+                raise ended
 
     async def _refuse_elsewhere(self) -> None:
         """To the database of another namespace, every workflow is gone: nobody may be judged by that."""
@@ -102,7 +124,7 @@ class ReapActivities:
         await self._config.newer_than(version)
         return Windows.of((await self._config.current())[1].reaper)
 
-    async def _condemn(self, page: Sequence[Judged], reaper: Reaper, windows: Windows, done: Counter[str]) -> None:
+    async def _condemn(self, page: Sequence[Judged], reaper: Reaper, windows: Windows, taken: Pass) -> None:
         """Those of whom it is all still true; then their teardown begins, by their workflows or without them."""
         by_agent = {judged.candidate.agent_id: judged for judged in page}
         rows = await self._reaping.condemn(
@@ -113,44 +135,51 @@ class ReapActivities:
             ),
             windows,
         )
-        done["condemned"] += len(rows)
-        await self._side_by_side(self._begin_teardown(row, by_agent[row.agent_id], reaper, done) for row in rows)
+        taken.done["condemned"] += len(rows)
+        await self._side_by_side(self._begin_teardown(row, by_agent[row.agent_id], reaper, taken) for row in rows)
 
-    async def _begin_teardown(self, row: SpawnRow, judged: Judged, reaper: Reaper, done: Counter[str]) -> None:
+    async def _begin_teardown(self, row: SpawnRow, judged: Judged, reaper: Reaper, taken: Pass) -> None:
         end = EndReason(row.end_reason or EndReason.HEARTBEAT_TIMEOUT)
         log.warning(
             "agent_condemned", agent_id=row.agent_id, scaler=row.scaler, job_id=row.bound_job_id,
             why=judged.judgement.rule.value, end_reason=end.value,
         )  # fmt: skip
-        with self._left_to_the_next_pass(row.agent_id, done):
+        with self._left_to_the_next_pass(row.agent_id, taken):
             workflow = judged.candidate.workflow or await reaper.look(judged.candidate)
             if not workflow.open or not await self._signal_condemn(row, workflow.run_id, end):
                 await tear_down(self._temporal, self._slots, row, end)
 
-    async def _see_to(self, judged: Judged, done: Counter[str]) -> None:
-        done["unanswered"] += judged.unanswered
-        with self._left_to_the_next_pass(judged.candidate.agent_id, done):
+    async def _see_to(self, judged: Judged, taken: Pass) -> None:
+        taken.done["unanswered"] += judged.unanswered
+        with self._left_to_the_next_pass(judged.candidate.agent_id, taken):
             match judged.judgement.rule:
                 case Rule.UNKNOWN:
-                    done["unknown"] += 1
+                    taken.done["unknown"] += 1
                     self._warn(judged)
                 case Rule.BLIND:
-                    done["blocked"] += 1
-                case Rule.COMPLETED:
-                    done["told_again"] += await self._completed(judged)
-                case Rule.UNHEARD:
-                    done["told_again"] += await self._tell_condemned(judged)
-                case Rule.UNATTENDED | Rule.OVERTIME:
-                    done["seen_to"] += await self._attend(judged)
+                    taken.done["blocked"] += 1
+                case Rule.COMPLETED if await self._completed(judged):
+                    taken.done["told_again"] += 1
+                case Rule.UNHEARD if await self._tell_condemned(judged):
+                    taken.done["told_again"] += 1
+                case Rule.UNATTENDED | Rule.OVERTIME if await self._attend(judged):
+                    taken.done["seen_to"] += 1
 
     @contextmanager
-    def _left_to_the_next_pass(self, agent_id: str, done: Counter[str]) -> Iterator[None]:
-        """What Temporal does not take stops no other agent: the row says what is to be done, to the next pass."""
+    def _left_to_the_next_pass(self, agent_id: str, taken: Pass) -> Iterator[None]:
+        """What stands in the way of one agent stops no other: the row says what is to be done, to the next pass."""
         try:
             yield
-        except RPCError as e:
-            done["unanswered"] += 1
-            log.warning("reaper_unanswered", agent_id=agent_id, reason=e.message)
+        except StoreUnreachable:
+            raise
+        except (RPCError, StoreContended) as e:
+            taken.done["unanswered"] += 1
+            log.warning("reaper_unanswered", agent_id=agent_id, reason=str(e))
+        # A row that a hand or a newer release has written must not keep its neighbours for ever. It fails the step once
+        # everybody else has been seen to.
+        except Exception as e:
+            taken.failed[agent_id] = f"{type(e).__name__}: {e}"
+            log.exception("reaper_failed", agent_id=agent_id)
 
     async def _attend(self, judged: Judged) -> bool:
         """Begin the teardown of a row that is closing with nobody at it. False: somebody was quicker."""

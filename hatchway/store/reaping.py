@@ -148,7 +148,8 @@ def _found(one: Mapping[str, Any], gateway_since: datetime | None) -> Found:
             gateway_since=gateway_since,
             deadline_at=row.deadline_at,
             closing_at=row.closing_at,
-            end_reason=EndReason(row.end_reason) if row.end_reason else None,
+            # A word that only another release knows is none to this one.
+            end_reason=EndReason(row.end_reason) if row.end_reason in set(EndReason) else None,
             condemned=one["condemned"],
             completed=one["completed"],
         ),

@@ -321,3 +321,28 @@ async def test_a_copy_of_a_database_reaps_nothing_in_another_namespace_and_says_
     await lab.db.fetch_all("update hatchway_installation set namespace_uuid = null, tied_at = null")
     await lab.sweep()
     await lab.nothing_left()
+
+
+# ── one agent's trouble ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_row_that_cannot_be_read_keeps_nobody_else_from_being_seen_to_and_fails_the_pass(lab: Lab) -> None:
+    """As a hand in the database leaves it, or a newer release."""
+    await gateway(lab.db)
+    broken, other = await _busy(lab, "job-1"), await _busy(lab, "job-2")
+    for started in (broken, other):
+        await terminated(lab, started)
+    await silent(lab.db, 5)
+    await lab.db.fetch_all(
+        "update scaler_spawning_agents set compute = '{\"odd\": 1}' where agent_id = %(a)s", {"a": broken.agent_id}
+    )
+
+    with pytest.raises(WorkflowFailureError) as failure:
+        await lab.sweep()
+    await until(lambda: other.agent_id not in lab.cloud.live)
+
+    assert f"agent {broken.agent_id}" in str(failure.value.cause)
+    assert other.agent_id not in str(failure.value.cause)
+    await lab.db.fetch_all("update scaler_spawning_agents set compute = null")
+    await lab.sweep()
+    await lab.nothing_left()
