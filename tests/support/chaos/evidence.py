@@ -119,7 +119,10 @@ def _found_secrets(fleet: Fleet, witness: Witness) -> set[str]:
     places = [*fleet.logs().values(), *fleet.temporal.directory.glob("temporal.db*")]
     places += [path for path in (fleet.directory / "postgres" / "data" / "base").rglob("*") if path.is_file()]
     for path in places:
-        content = path.read_bytes()
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            continue  # Postgres has made it anew since it was listed
         if SECRET.encode() in content or not witness.codes.isdisjoint(LONG_WORD.findall(content)):
             found.add(str(path.relative_to(fleet.directory)))
     return found

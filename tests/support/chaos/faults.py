@@ -115,9 +115,10 @@ class Faults:
                 self._environ[target.name] = _command_of(target.name)
                 await self._kill(target)
             case Component.POSTGRES:
-                await asyncio.to_thread(fleet.postgres.stop)
+                assert fleet.postgres.pid
+                os.kill(fleet.postgres.pid, signal.SIGINT)
             case Component.TEMPORAL:
-                await fleet.temporal.stop()
+                os.kill(fleet.temporal.pid, signal.SIGINT)
             case _:
                 pid = self._child(target).pid
                 assert pid
@@ -129,10 +130,16 @@ class Faults:
             case Component.AGENT:
                 self._boot_again(target.name)
             case Component.POSTGRES:
+                await until(lambda: not alive(fleet.postgres.pid), what="Postgres down")
+                await asyncio.to_thread(fleet.postgres.stop)
                 await asyncio.to_thread(fleet.postgres.start)
                 for ways in fleet.ways.values():  # another process may have taken the port meanwhile
                     ways.postgres.target = ("127.0.0.1", fleet.postgres.port)
             case Component.TEMPORAL:
+                if fleet.temporal._process is not None:  # a killed one is forgotten already
+                    pid = fleet.temporal.pid
+                    await until(lambda: not alive(pid), what="Temporal down")
+                await fleet.temporal.stop()
                 await fleet.temporal.start()
             case _:
                 child = self._child(target)

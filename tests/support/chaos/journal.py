@@ -21,7 +21,8 @@ say began
 sleep "${{HATCHWAY_JOB_ID##*_}}" & wait $!
 say finished
 """
-"""What an agent runs. Whoever kills it may kill its `date` first: the line stands all the same. A job's id ends with how long it takes: `NAME_SECONDS`."""
+"""What an agent runs. A job's id ends with how long it takes: `NAME_SECONDS`. Whoever kills an agent may kill its
+`date` first: the line must stand all the same."""
 
 
 def job_script(journal: Path) -> str:

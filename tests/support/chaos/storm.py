@@ -137,18 +137,17 @@ class Storm:
         await self.fleet.plant_foreign()
         await self.fleet.ask_cloud("behave", seed=self.seed, **MISCHIEF)
         async with Witness(self.fleet) as witness:
-            caring = asyncio.create_task(self._care())
-            striking = asyncio.create_task(self._strike())
             ends_at = began + minutes * 60
-            await asyncio.gather(*(self._dispatch(ends_at) for _ in range(AT_ONCE)))
-            async with self._more:
-                self._over = True
-                self._more.notify_all()
-            await striking
-            caring.cancel()
-            await asyncio.wait([caring])
-            if not caring.cancelled():
-                caring.result()
+            async with asyncio.TaskGroup() as group:  # a part that fails ends the storm at once
+                caring = group.create_task(self._care())
+                striking = group.create_task(self._strike())
+                dispatching = [group.create_task(self._dispatch(ends_at)) for _ in range(AT_ONCE)]
+                await asyncio.wait(dispatching)
+                async with self._more:
+                    self._over = True
+                    self._more.notify_all()
+                await asyncio.wait([striking])
+                caring.cancel()
             await patiently(lambda: self.fleet.ask_cloud("behave"))
             await settle(self.fleet)
             self.violations = judge(await gather(self.fleet, witness, self.ends))
