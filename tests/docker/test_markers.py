@@ -31,6 +31,7 @@ from hatchway.model import JobResult, ProvisionState
 from hatchway.store.installation import installation_id
 from hatchway.store.pool import Database
 from tests.docker.backends.rig import forget, remove_containers
+from tests.docker.network.traces import remove_networks
 from tests.support.corpus import Corpus
 from tests.support.markers import Overheard, hits, marker, pieces_of
 from tests.support.namespaces import until
@@ -44,7 +45,7 @@ for value in "$JOB_VALUE" "$LABEL_VALUE" "$KICI_SCALER_CLAIM_CODE"; do
   printf 'user:%s' "$value" | base64
 done
 """
-pytestmark = pytest.mark.needs("registry")
+pytestmark = pytest.mark.needs("registry", "nftables")
 
 
 @dataclass
@@ -115,7 +116,6 @@ def _config(directory: Path, registry: str, control: str, gateway: str) -> dict[
                 "name": f"docker-{control}",
                 "type": "container",
                 "maxAgents": 10,
-                "networkIsolation": False,
                 "allowJobImage": True,
                 "stopGraceSeconds": 1,
                 "orchestratorUrl": gateway,
@@ -163,6 +163,7 @@ async def scene(
                 installation = await installation_id(db)
     registry.resume()
     remove_containers(docker_client, installation)
+    remove_networks(docker_client, installation)
     forget(docker_client, registry.host)
 
 

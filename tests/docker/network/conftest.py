@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
@@ -21,7 +19,8 @@ from hatchway.backends.base import SpawnSpec
 from hatchway.backends.container import ContainerBackend
 from hatchway.config.schema import LabelSet, Scaler, ScalerType
 from tests.docker.backends.rig import HOST_ID, containers_of, quiet, remove_containers
-from tests.docker.network.world import NAMESERVER, NEAR, PORT, World, listener, namespace, run
+from tests.docker.network.traces import remove_networks
+from tests.docker.network.world import NAMESERVER, NEAR, PORT, World, listener, namespace
 
 HERE = Path(__file__).parent
 
@@ -142,11 +141,7 @@ def _nothing_left(docker_client: docker.DockerClient, installation: str) -> Iter
     """Remove what a test made, also when it failed."""
     yield
     remove_containers(docker_client, installation)
-    for network in networks_of(docker_client, installation):
-        docker_client.api.remove_network(network["Id"])
-        table = table_of(network)
-        if table in tables():
-            run("nft", "delete", "table", "inet", table)
+    remove_networks(docker_client, installation)
 
 
 def order_for(spec: SpawnSpec, installation: str) -> dict[str, str | None]:
@@ -157,21 +152,3 @@ def order_for(spec: SpawnSpec, installation: str) -> dict[str, str | None]:
         "image": spec.image,
         "url": spec.env["KICI_ORCHESTRATOR_URL"],
     }
-
-
-def networks_of(client: docker.DockerClient, installation: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = client.api.networks(filters={"label": [f"hatchway.installation={installation}"]})
-    return found
-
-
-def bridge_of(network: dict[str, Any]) -> str:
-    return str(network["Options"]["com.docker.network.bridge.name"])
-
-
-def table_of(network: dict[str, Any]) -> str:
-    installation = hashlib.sha256(network["Labels"]["hatchway.installation"].encode()).hexdigest()[:8]
-    return f"hatchway_{installation}_{bridge_of(network).removeprefix('hw-')}"
-
-
-def tables() -> list[str]:
-    return re.findall(r"^table inet (\S+)$", run("nft", "list", "tables", "inet"), re.MULTILINE)

@@ -19,8 +19,9 @@ from hatchway.backends.container_policy import Policy
 from hatchway.backends.container_rules import RuleSet
 from hatchway.errors import PermanentSpawnError, SpawnCode, SpawnError, TransientSpawnError
 from tests.docker.backends.rig import quiet
-from tests.docker.network.conftest import MakeBackend, MakeSpec, Spawn, networks_of, order_for, table_of, tables
-from tests.docker.network.world import World, reached, run
+from tests.docker.network.conftest import MakeBackend, MakeSpec, Spawn, order_for
+from tests.docker.network.traces import networks_of, table_of, tables
+from tests.docker.network.world import OPEN, World, reached, run
 
 Ours = Callable[[], list[dict[str, Any]]]
 ROOT = Path(__file__).parents[3]
@@ -145,7 +146,7 @@ async def test_rules_that_were_changed_meanwhile_stop_the_start_and_the_next_att
 
     assert left == ([], [])
     assert starts() == [ref.ref]
-    assert reached(docker_client.containers.get(ref.ref), world.targets) == {"gateway", "internet"}
+    assert reached(docker_client.containers.get(ref.ref), world.targets, OPEN) == OPEN
 
 
 async def test_a_worker_that_knows_the_rules_notices_that_they_were_changed(
@@ -155,12 +156,12 @@ async def test_a_worker_that_knows_the_rules_notices_that_they_were_changed(
     agent = await spawn(worker)
     (network,) = networks_of(docker_client, installation)
     run("nft", "insert", "rule", "inet", table_of(network), "elsewhere", "accept")
-    opened = reached(agent, world.targets)
+    opened = reached(agent, world.targets, {"10/8"})
 
     await spawn(worker)
 
     assert "10/8" in opened
-    assert reached(agent, world.targets) == {"gateway", "internet"}
+    assert reached(agent, world.targets, OPEN) == OPEN
 
 
 @pytest.mark.parametrize(
@@ -255,7 +256,7 @@ async def test_a_container_that_an_attempt_left_on_its_isolated_network_is_start
 
     ref = await make_backend().spawn(wanted, quiet)
 
-    assert reached(docker_client.containers.get(ref.ref), world.targets) == {"gateway", "internet"}
+    assert reached(docker_client.containers.get(ref.ref), world.targets, OPEN) == OPEN
 
 
 def _never(*_: object, **__: object) -> None:

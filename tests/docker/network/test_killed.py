@@ -15,9 +15,10 @@ import pytest
 
 from hatchway.backends.container_network import table_prefix
 from tests.docker.backends.rig import quiet
-from tests.docker.network.conftest import MakeBackend, MakeSpec, networks_of, order_for, tables
+from tests.docker.network.conftest import MakeBackend, MakeSpec, order_for
 from tests.docker.network.elsewhere import POINTS
-from tests.docker.network.world import World, reached
+from tests.docker.network.traces import networks_of, tables
+from tests.docker.network.world import OPEN, World, reached
 
 ROOT = Path(__file__).parents[3]
 
@@ -49,17 +50,17 @@ async def test_a_worker_that_is_killed_on_the_way_leaves_nothing_open_and_nothin
         child.kill()
     assert said == "reached\n"
     running = [docker_client.containers.get(c["Id"]) for c in ours() if c["State"] == "running"]
-    at_the_kill = [reached(container, world.targets) for container in running]
+    at_the_kill = [reached(container, world.targets, OPEN) for container in running]
     survivor = make_backend()
 
     ref = await survivor.spawn(wanted, quiet)
     container = docker_client.containers.get(ref.ref)
-    afterwards, made = reached(container, world.targets), ours()
+    afterwards, made = reached(container, world.targets, OPEN), ours()
     container.remove(v=True, force=True)
     await survivor.look_after_networks(unused_after=timedelta(0))
 
-    assert at_the_kill == ([{"gateway", "internet"}] if point.startswith("started") else [])
-    assert afterwards == {"gateway", "internet"}
+    assert at_the_kill == ([OPEN] if point.startswith("started") else [])
+    assert afterwards == OPEN
     assert len(made) == 1
     assert networks_of(docker_client, installation) == []
     assert [table for table in tables() if table.startswith(table_prefix(installation))] == []

@@ -10,10 +10,9 @@ import docker
 import pytest
 
 from hatchway.backends.container import ContainerBackend
-from tests.docker.network.conftest import MakeBackend, Spawn, bridge_of, networks_of, table_of
-from tests.docker.network.world import INTERNET, PORT, World, listener, reached, run
-
-OPEN = {"gateway", "internet"}
+from tests.docker.network.conftest import MakeBackend, Spawn
+from tests.docker.network.traces import bridge_of, networks_of, table_of
+from tests.docker.network.world import INTERNET, OPEN, PORT, World, listener, reached, run
 
 
 def only_network(client: docker.DockerClient, installation: str) -> dict[str, Any]:
@@ -24,13 +23,13 @@ def only_network(client: docker.DockerClient, installation: str) -> dict[str, An
 async def test_an_agent_reaches_the_gateway_and_the_internet_and_nothing_else(spawn: Spawn, world: World) -> None:
     agent = await spawn()
 
-    assert reached(agent, world.targets) == OPEN
+    assert reached(agent, world.targets, OPEN) == OPEN
 
 
 async def test_without_isolation_an_agent_reaches_all_of_it(spawn: Spawn, world: World) -> None:
     agent = await spawn(network_isolation=False)
 
-    assert reached(agent, world.targets) == set(world.targets)
+    assert reached(agent, world.targets, world.targets) == set(world.targets)
 
 
 async def test_it_is_these_rules_that_close_and_the_next_spawn_puts_them_back(
@@ -40,9 +39,9 @@ async def test_it_is_these_rules_that_close_and_the_next_spawn_puts_them_back(
     table = table_of(only_network(docker_client, installation))
 
     run("nft", "delete", "table", "inet", table)
-    without = reached(agent, world.targets)
+    without = reached(agent, world.targets, world.targets)
     await spawn(backend)
-    again = reached(agent, world.targets)
+    again = reached(agent, world.targets, OPEN)
 
     assert without == set(world.targets)
     assert again == OPEN
@@ -59,7 +58,7 @@ async def test_the_host_is_closed_at_the_agents_own_bridge_too(
         target = {"own bridge": f"{own_gateway}:{port}"}
         closed = reached(agent, target)
         run("nft", "delete", "table", "inet", table_of(network))
-        opened = reached(agent, target)
+        opened = reached(agent, target, target)
 
     assert (closed, opened) == (set(), {"own bridge"})
 
@@ -102,7 +101,7 @@ async def test_no_agent_reaches_another_one_whatever_the_engine_and_the_policy_s
     run("iptables", "-I", *engine_lets_neighbours_talk[0])
     by_rules = reached(agent, target)
     run("nft", "delete", "table", "inet", table_of(network))
-    by_nobody = reached(agent, target)
+    by_nobody = reached(agent, target, target)
 
     assert (by_engine_and_rules, by_rules, by_nobody) == (set(), set(), {"neighbour"})
 
@@ -115,7 +114,7 @@ async def test_a_container_of_another_network_is_out_of_reach(
         serve(stranger)
         target = {"stranger": f"{address_of(docker_client, stranger)}:{PORT}"}
         isolated = reached(await spawn(), target)
-        beside = reached(await spawn(network_isolation=False), target)
+        beside = reached(await spawn(network_isolation=False), target, target)
     finally:
         stranger.remove(force=True)
 
@@ -138,9 +137,8 @@ async def test_a_gateway_behind_a_published_port_is_reached_and_what_is_behind_i
 ) -> None:
     agent = await spawn(env={"KICI_ORCHESTRATOR_URL": f"http://host.docker.internal:{published}"})
 
-    found = reached(agent, world.targets | {"published": f"{world.docker_host}:{published}"})
-
-    assert found == {"published", "internet"}
+    targets, open_ = world.targets | {"published": f"{world.docker_host}:{published}"}, {"published", "internet"}
+    assert reached(agent, targets, open_) == open_
 
 
 async def test_several_gateways_are_all_reached_by_their_addresses(spawn: Spawn, world: World) -> None:
@@ -148,7 +146,8 @@ async def test_several_gateways_are_all_reached_by_their_addresses(spawn: Spawn,
 
     agent = await spawn(env={"KICI_ORCHESTRATOR_URL": urls})
 
-    assert reached(agent, world.targets) == {*OPEN, "10/8", "another port of the host"}
+    expected = {*OPEN, "10/8", "another port of the host"}
+    assert reached(agent, world.targets, expected) == expected
 
 
 POLICIES: dict[str, tuple[dict[str, Any], set[str]]] = {
@@ -170,15 +169,14 @@ async def test_a_policy_opens_what_it_lists_and_nothing_else(spawn: Spawn, world
 
     agent = await spawn(network_policy=policy)
 
-    assert reached(agent, world.targets) == expected
+    assert reached(agent, world.targets, expected) == expected
 
 
 async def test_host_access_opens_ports_of_the_host_on_any_of_its_addresses(spawn: Spawn, world: World) -> None:
     agent = await spawn(network_policy={"hostAccess": [world.other, world.elsewhere]})
 
-    found = reached(agent, world.targets)
-
-    assert found == {*OPEN, "another port of the host", "another address of the host"}
+    expected = {*OPEN, "another port of the host", "another address of the host"}
+    assert reached(agent, world.targets, expected) == expected
 
 
 async def test_the_database_stays_closed_where_it_has_a_public_address(spawn: Spawn, make_backend: MakeBackend) -> None:
@@ -188,7 +186,7 @@ async def test_the_database_stays_closed_where_it_has_a_public_address(spawn: Sp
     told = make_backend(closed=[f"{INTERNET}:5432", "127.0.0.1:7233"])
     with_policy = reached(await spawn(told, **everything), database)
     without_policy = reached(await spawn(told), database)
-    untold = reached(await spawn(make_backend(), network_policy={"allowlist": ["203.0.0.0/8"]}), database)
+    untold = reached(await spawn(make_backend(), network_policy={"allowlist": ["203.0.0.0/8"]}), database, database)
 
     assert (with_policy, without_policy, untold) == (set(), set(), {"database"})
 
@@ -211,7 +209,8 @@ async def test_an_agent_that_may_reach_the_gateway_only_gets_no_dns_and_knows_th
     agent = await spawn(network_policy={"denyAll": True})
 
     assert not resolved(agent)
-    assert reached(agent, {"by name": f"host.docker.internal:{world.gateway}"}) == {"by name"}
+    target = {"by name": f"host.docker.internal:{world.gateway}"}
+    assert reached(agent, target, target) == {"by name"}
 
 
 async def test_there_is_no_way_around_by_ipv6(
