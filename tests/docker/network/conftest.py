@@ -20,7 +20,7 @@ from hatchway.backends.container import ContainerBackend
 from hatchway.config.schema import LabelSet, Scaler, ScalerType
 from tests.docker.backends.rig import HOST_ID, containers_of, quiet, remove_containers
 from tests.docker.network.traces import remove_networks
-from tests.docker.network.world import NAMESERVER, NEAR, PORT, World, listener, namespace
+from tests.docker.network.world import KEPT_FREE, NAMESERVER, NEAR, PORT, World, listener, namespace
 
 HERE = Path(__file__).parent
 
@@ -53,7 +53,10 @@ class Spawn(Protocol):
 def world(docker_client: docker.DockerClient) -> Iterator[World]:
     bridge = docker_client.api.inspect_network("bridge")
     docker_host = bridge["IPAM"]["Config"][0].get("Gateway") or "172.17.0.1"
+    pool = docker.types.IPAMConfig(pool_configs=[docker.types.IPAMPool(KEPT_FREE)])
+    kept_free = docker_client.networks.create(f"hatchway-test-{uuid.uuid4().hex[:8]}", ipam=pool)
     with contextlib.ExitStack() as stack:
+        stack.callback(kept_free.remove)
         inside = stack.enter_context(namespace([PORT, 5432]))
         ports = [stack.enter_context(listener(address)) for address in (docker_host, docker_host, NEAR)]
         yield World.of(inside, docker_host, *ports)

@@ -26,11 +26,13 @@ CLOSED = {
     "metadata": "169.254.169.254",
     "link-local": "169.254.7.7",
     "10/8": "10.66.0.10",
-    "172.16/12": "172.31.66.10",
+    "172.16/12": "172.16.66.10",
     "192.168/16": "192.168.66.10",
     "carrier NAT": "100.64.66.10",
     "benchmark": "198.18.66.10",
 }
+KEPT_FREE = "192.168.66.0/24"
+"""Docker hands out all of 192.168/16 in turn, 172.16/16 never; and an agent looks for its own network at home."""
 NEAR, FAR = "198.51.100.1", "198.51.100.2"
 """This machine's end of the cable, and the namespace's."""
 
