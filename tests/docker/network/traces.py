@@ -33,5 +33,6 @@ def remove_networks(client: docker.DockerClient, installation: str) -> None:
     """Those of one installation, with their rules. Its containers have to be gone."""
     for network in networks_of(client, installation):
         client.api.remove_network(network["Id"])
-        if table_of(network) in tables():
-            run("nft", "delete", "table", "inet", table_of(network))
+    for table in tables():
+        if table.startswith(table_prefix(installation)):
+            run("nft", "delete", "table", "inet", table)
