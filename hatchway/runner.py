@@ -1,9 +1,9 @@
 """The sandbox that workflows run in, entered for their own code only.
 
-For every payload, three times, the SDK asks the workflow's instance which command or activation it belongs to, so that
-a codec or an external storage may depend on it. The sandbox's instance answers from the inside, and going in costs more
-than all else that happens to the payload: a quarter of what a provision costs a worker. Ours do not depend on it (a test
-says so), and an unknown context is what the SDK itself has for payloads of no command.
+For every payload, three times, the SDK asks the workflow's instance which command or activation it belongs to, so
+that a codec or an external storage may depend on it. The sandbox's instance answers from the inside, and going in costs
+more than all else that happens to the payload: a quarter of what a provision costs a worker. Ours do not depend on it (a
+test says so), and an unknown context is what the SDK itself has for payloads of no command.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 
 class ContextFreeRunner(WorkflowRunner):
-    """Runs workflows in the SDK's sandbox. Only for data converters whose codec and external storage take no context."""
+    """Runs workflows in the SDK's sandbox. For data converters whose codec and external storage take no context."""
 
     def __init__(self) -> None:
         self._sandbox = SandboxedWorkflowRunner()
