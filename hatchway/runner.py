@@ -2,8 +2,8 @@
 
 For every payload, three times, the SDK asks the workflow's instance which command or activation it belongs to, so
 that a codec or an external storage may depend on it. The sandbox's instance answers from the inside, and going in costs
-more than all else that happens to the payload: a quarter of what a provision costs a worker. Ours do not depend on it (a
-test says so), and an unknown context is what the SDK itself has for payloads of no command.
+more than all else that happens to the payload: a quarter of what a provision costs a worker. Ours do not depend on it
+(a test says so), and an unknown context is what the SDK itself has for payloads of no command.
 """
 
 from __future__ import annotations
