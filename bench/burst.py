@@ -100,7 +100,7 @@ class Burst:
         return Taken(adopted, sum(events), await self._transactions() - before)
 
     async def _transactions(self) -> int:
-        """Of the database so far. A session reports its own within a second of being idle."""
+        """Of the database so far. A session reports its own a second late, and the last few later still."""
         await asyncio.sleep(1.5)
         number: int = await self._lab.db.fetch_value(
             "select xact_commit + xact_rollback from pg_stat_database where datname = current_database()"
