@@ -16,6 +16,8 @@ from tests.support.stack import laptop
 
 S = ProvisionState
 MANY = 200
+UNDER_WAY = 100
+MOST_EVENTS_BEFORE_ADOPTION = 25
 
 
 @pytest.fixture
@@ -71,3 +73,43 @@ async def test_an_agent_is_its_own_jobs_and_no_others(lab: Lab) -> None:
     await lab.complete(second, registration="r-2")
     assert (await lab.outcome(second)).agent_id == second.agent_id
     await lab.nothing_left()
+
+
+@pytest.mark.scenario("S21")
+async def test_a_restart_with_a_hundred_under_way_spawns_nobody_again_and_repeats_no_step(
+    namespaces: Namespaces, database_url: str
+) -> None:
+    async with Database.open(database_url) as db:
+        lab = await Lab.on(await namespaces.take(), db, ScriptedBackend(Cloud()))
+        await lab.apply(laptop(maxAgents=UNDER_WAY, maxConcurrentSpawns=UNDER_WAY))
+        async with control_worker(lab):
+            lab.start_host(lab.backend)
+            jobs = [await lab.provision(job_id=f"job-{number}") for number in range(UNDER_WAY)]
+            await until(lambda: len(lab.cloud.live) == UNDER_WAY, patience=120)
+            for job in jobs:
+                await lab.reaches(job, S.AWAITING_ADOPTION)
+        await lab.stop_host(lab.backend.host_id)
+        before = await _versions(lab)
+
+        async with control_worker(lab):
+            lab.start_host(lab.backend)
+            for job in jobs:  # each is loaded again by whoever asks it something
+                assert (await lab.status(job)).state is S.AWAITING_ADOPTION
+            grown = [(await lab.handle(job).describe()).history_length for job in jobs]
+
+            assert await _versions(lab) == before
+            for job in jobs:
+                await lab.adopt(job)
+                await lab.complete(job)
+            await asyncio.gather(*(lab.outcome(job) for job in jobs))
+            await lab.nothing_left()
+            await lab.stop_host(lab.backend.host_id)
+
+    assert [what for what, _, _ in lab.cloud.log].count("created") == UNDER_WAY
+    assert "found" not in {what for what, _, _ in lab.cloud.log}
+    assert max(grown) <= MOST_EVENTS_BEFORE_ADOPTION
+
+
+async def _versions(lab: Lab) -> dict[str, int]:
+    """How often each row was written."""
+    return {row.agent_id: row.state_version for row in await lab.slots.list()}
