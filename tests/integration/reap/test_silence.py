@@ -70,7 +70,7 @@ async def test_a_silence_that_its_workflow_can_wait_out_does_nothing(usual: Lab,
     await _finishes(usual, started)
 
 
-@pytest.mark.scenario("S24")
+@pytest.mark.scenario("S08", "S24")
 async def test_an_agent_that_was_ended_from_outside_is_lost_and_its_slot_is_free_in_one_pass(usual: Lab) -> None:
     started = await _busy(usual)
     usual.cloud.live.clear()
