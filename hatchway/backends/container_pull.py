@@ -24,6 +24,7 @@ from hatchway.backends.container_progress import PullProgress
 from hatchway.config.schema import PullPolicy
 from hatchway.errors import InvalidReference, PermanentSpawnError, SpawnCode, SpawnError, TransientSpawnError
 from hatchway.registry.auth import RegistryAuth
+from hatchway.registry.limits import Account, RegistryLimits, asked_wait
 from hatchway.registry.reference import ImageReference, parse_reference
 
 PULL_STALL = timedelta(seconds=60)
@@ -60,6 +61,11 @@ class Wanted:
     secrets: frozenset[str]
 
     @property
+    def account(self) -> Account:
+        """Whom the registry counts when it is asked."""
+        return Account(self.reference.registry, self.auth.username if self.auth else None)
+
+    @property
     def secret_values(self) -> frozenset[str]:
         return self.secrets | ({self.auth.token} if self.auth else set())
 
@@ -71,6 +77,7 @@ class Images:
         self._engine = engine
         self._stall = stall
         self._private = PrivateImages(engine)
+        self._limits = RegistryLimits()
 
     async def ensure(self, wanted: Wanted, progress: Progress) -> Image:
         """The image, present and allowed for this spawn. Raises SpawnError."""
@@ -133,6 +140,7 @@ class Images:
 
         False where the engine cannot ask (Podman has no such call).
         """
+        self._refuse_limited(wanted)
         name, auth = wanted.reference.normalized, _auth_config(wanted.auth)
         try:
             await self._engine.call(
@@ -146,6 +154,7 @@ class Images:
             raise await self._registry_error(e, wanted) from None
         except EngineUnreachable as e:
             raise await self._whose_silence(wanted, e) from None
+        self._limits.answered(wanted.account)
         return True
 
     def _never_pulled(self, wanted: Wanted, present: Image | None, fits: bool, asked: bool, expected: str) -> Image:
@@ -184,6 +193,7 @@ class Images:
         return image
 
     async def _pull(self, wanted: Wanted, progress: Progress) -> None:
+        self._refuse_limited(wanted)
         given_up = threading.Event()
         layers = PullProgress(wanted.reference.familiar, progress)
         progress(f"pulling {wanted.reference.familiar}")
@@ -200,15 +210,30 @@ class Images:
             raise await self._whose_silence(wanted, e) from None
         finally:
             given_up.set()
+        self._limits.answered(wanted.account)
+
+    def _refuse_limited(self, wanted: Wanted) -> None:
+        """Not asked before its time: whoever asks meanwhile only adds to what it counts."""
+        left = self._limits.left(wanted.account)
+        if left is not None:
+            raise TransientSpawnError(
+                SpawnCode.RATE_LIMITED,
+                f"registry {wanted.reference.registry} limits how often images are pulled, and has asked for a pause; "
+                f"it is asked for {wanted.reference.familiar} again in {left.total_seconds():.0f} s",
+                retry_after=left,
+            )
 
     async def _registry_error(self, e: EngineRefused, wanted: Wanted) -> SpawnError:
-        return registry_error(
+        error = registry_error(
             e,
             wanted.reference,
             credentials=wanted.auth.source if wanted.auth else None,
             platform=await self._expected_platform(wanted),
             secrets=wanted.secret_values,
         )
+        if error.code is SpawnCode.RATE_LIMITED and isinstance(error, TransientSpawnError):
+            error.retry_after = self._limits.limited(wanted.account, asked_wait(e.text))
+        return error
 
     async def _whose_silence(self, wanted: Wanted, e: EngineUnreachable) -> SpawnError:
         """An engine that still answers a ping was not the one that hung: its registry was."""

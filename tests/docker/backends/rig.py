@@ -77,6 +77,9 @@ class RudeRegistry:
 
     def __init__(self, status: int, code: str, message: str) -> None:
         body = json.dumps({"errors": [{"code": code, "message": message}]}).encode()
+        self.asked: list[str] = []
+        """The paths of what it was asked for, in order."""
+        asked = self.asked
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -84,6 +87,8 @@ class RudeRegistry:
             def do_GET(self) -> None:
                 version_check = self.path.rstrip("/") == "/v2"
                 answer = b"{}" if version_check else body
+                if not version_check:
+                    asked.append(self.path)
                 self.send_response(200 if version_check else status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(answer)))

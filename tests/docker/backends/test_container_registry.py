@@ -126,6 +126,37 @@ async def test_a_registry_that_answers_with_an_error_is_understood(
     assert (type(failed), failed.code) == (consequence, spawn_code), failed
 
 
+@pytest.mark.scenario("S38")
+async def test_a_registry_that_limits_is_left_alone_until_its_time_and_holds_up_no_other(
+    backend: ContainerBackend, spec: MakeSpec
+) -> None:
+    """Nobody asks it again meanwhile, for whatever image; an account of its own is counted for itself."""
+    with (
+        RudeRegistry(429, "TOOMANYREQUESTS", "retry-after: 2s, allowed: 1/minute") as limits,
+        RudeRegistry(404, "MANIFEST_UNKNOWN", "manifest unknown") as other,
+    ):
+        first = await failure(backend, spec(f"{limits.host}/team/agent:1"))
+        asked = len(limits.asked)
+        second = await failure(backend, spec(f"{limits.host}/team/another:1"))
+        left_alone = len(limits.asked) == asked
+        elsewhere = await failure(backend, spec(f"{other.host}/team/agent:1"))
+        account = RegistryAuth(limits.host, "user", "password-of-the-job")
+        await failure(backend, spec(f"{limits.host}/team/agent:1", auth=account))
+        asked_for_the_account = len(limits.asked) > asked
+        assert isinstance(second, TransientSpawnError)
+        assert second.retry_after is not None
+        asked = len(limits.asked)
+        await asyncio.sleep(second.retry_after.total_seconds())
+        await failure(backend, spec(f"{limits.host}/team/another:1"))
+        asked_in_time = len(limits.asked) > asked
+
+    assert isinstance(first, TransientSpawnError)
+    assert (first.code, first.retry_after) == (SpawnCode.RATE_LIMITED, timedelta(seconds=2))
+    assert second.code is SpawnCode.RATE_LIMITED
+    assert elsewhere.code is SpawnCode.IMAGE_NOT_FOUND
+    assert (left_alone, asked_for_the_account, asked_in_time) == (True, True, True)
+
+
 async def test_a_registry_that_is_down_is_told_from_an_engine_that_is(
     backend: ContainerBackend,
     spec: MakeSpec,
