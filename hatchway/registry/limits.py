@@ -74,7 +74,8 @@ class RegistryLimits:
         known = self._limited.get(account)
         times = 1 if known is None else known.times if known.until > self._clock() else known.times + 1
         if asked is None:
-            wait = min(BASE * 2 ** (min(times, 10) - 1), LONGEST) * random.uniform(0.8, 1.0)  # noqa: S311 - jitter
+            doubled: timedelta = min(BASE * 2 ** (min(times, 10) - 1), LONGEST)
+            wait = doubled * random.uniform(0.8, 1.0)  # noqa: S311 - jitter
         else:
             wait = min(max(asked, SHORTEST), MOST_ASKED)
         until = self._clock() + wait.total_seconds()
