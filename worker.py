@@ -51,11 +51,11 @@ from hatchway.config.current import CurrentConfig
 from hatchway.config.file import ConfigFile, reloading
 from hatchway.config.schema import Scaler, ScalerType
 from hatchway.errors import ConfigError, HatchwayError, StoreUnreachable
+from hatchway.exits import Exits
 from hatchway.handing_back import CORE_MARGIN, DEFAULT_GRACEFUL, HandingBack
 from hatchway.host.identity import boot_id, default_state_dir, host_id_of_machine
 from hatchway.host.watch import HostWatch
 from hatchway.labels import platform_of
-from hatchway.model import ComputeExit
 from hatchway.queue_workers import QueueWorkers
 from hatchway.reaping import Windows
 from hatchway.reclaim_schedules import ReclaimSchedules
@@ -193,6 +193,7 @@ class Fleet:
         self._reaping = Reaping(db)
         self._backoff = Backoff(db)
         self._reclaiming = Reclaiming(db)
+        self._exits = Exits(self._slots, self._outcomes, temporal)
         self._tie = NamespaceTie(db, temporal)
         self._metrics = metrics.Metrics.of(temporal)
         self._installation = Installation(
@@ -328,7 +329,7 @@ class Fleet:
                     self._backends[key] = here[scaler.type]
                     return
                 here[scaler.type] = self._backends[key] = backend
-                self._watches[key] = asyncio.create_task(HostWatch([backend], self._compute_exited).run())
+                self._watches[key] = asyncio.create_task(HostWatch([backend], self._exits.tell).run())
                 if isinstance(backend, ContainerBackend):
                     keeping = backend.keep_networks(isolating=scaler.network_isolation)
                     self._watches[f"networks of {key}"] = asyncio.create_task(keeping)
@@ -423,20 +424,6 @@ class Fleet:
             except HatchwayError as e:
                 log.warning("the instance's heartbeat did not get through", error=str(e))
             await asyncio.sleep(INSTANCE_BEAT_EVERY)
-
-    async def _compute_exited(self, exited: ComputeExit) -> None:
-        """Tell the agent's workflow. What the agent printed travels only while nobody has adopted it."""
-        row = await self._slots.get(exited.agent_id)
-        if row is None or row.workflow_id is None:
-            return
-        if row.adopted_by is not None:
-            exited = exited.model_copy(update={"log_tail": ""})
-        try:
-            await self._temporal.get_workflow_handle(row.workflow_id).signal("compute_exited", exited)
-        except RPCError as e:
-            if e.status is not RPCStatusCode.NOT_FOUND:
-                raise
-            log.warning("an agent ended whose workflow is gone", agent_id=exited.agent_id)
 
 
 if __name__ == "__main__":

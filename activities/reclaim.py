@@ -8,14 +8,13 @@ late ends anything: compute with a row is never touched, and what a backend list
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from temporalio import activity
-from temporalio.client import Client, WorkflowQueryFailedError
+from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError
 
 from activities.compute import heartbeats
 from activities.errors import store_errors
@@ -39,6 +38,8 @@ LOOKED_AT_A_PASS = 200
 """Agents without a row whose workflow is looked for: each costs two or three calls to Temporal. The rest has time."""
 
 Listed = dict[str, OwnedCompute]
+Rowless = list[tuple[str, OwnedCompute]]
+"""With the kind of backend that has it."""
 
 
 @dataclass
@@ -46,8 +47,7 @@ class _Found:
     """What a look has come upon so far; see `Looked`."""
 
     seen: int = 0
-    rowless: list[tuple[str, OwnedCompute]] = field(default_factory=list)
-    """With the kind of backend that has it."""
+    rowless: Rowless = field(default_factory=list)
     listed: list[str] = field(default_factory=list)
     sighted: list[Sighting] = field(default_factory=list)
     restored: list[str] = field(default_factory=list)
@@ -95,10 +95,8 @@ class ReclaimActivities:
             for kind, backend in self._backends.items():
                 progress(f"listing {kind}")
                 await self._list(kind, backend, found)
-            random.shuffle(found.rowless)  # or those whose row cannot be written again could keep others out for ever
             before = {(known.backend, known.agent_id): known for known in ask.before}
-            found.rowless.sort(key=lambda one: (one[0], one[1].agent_id) not in before)
-            for number, (kind, owned) in enumerate(found.rowless[:LOOKED_AT_A_PASS]):
+            for number, (kind, owned) in enumerate(chosen(found.rowless, before)):
                 progress(f"asking for workflows, {number} of {len(found.rowless)}")
                 if not await self._answered_for(owned, found):
                     known = before.get((kind, owned.agent_id))
@@ -141,7 +139,9 @@ class ReclaimActivities:
                     if await self._restoring.restore(owned.agent_id, found, owned.ref):
                         activity.logger.warning("the lost row of %s was written again", owned.agent_id)
                         into.restored.append(owned.agent_id)
-            except (HatchwayError, RPCError, WorkflowQueryFailedError) as e:
+            except ApplicationError:
+                raise
+            except Exception as e:  # whatever is wrong with this one, the others are looked at
                 into.failed[owned.agent_id] = f"its row is lost and cannot be written again: {e}"
         return True
 
@@ -181,6 +181,18 @@ class ReclaimActivities:
             tie = await self._tie.look(self._installation_id)
         if tie is not Tie.HERE:
             raise ApplicationError(self._tie.words(tie), type=ErrorType.OTHER_NAMESPACE, non_retryable=True)
+
+
+def chosen(rowless: Rowless, before: Container[tuple[str, str]]) -> Rowless:
+    """What this pass looks at: what was sighted before, whose turn it is, and as much that is new; by chance, or those
+    that cannot be destroyed, or whose row cannot be written again, would keep the others out for ever.
+    """
+    known = [one for one in rowless if (one[0], one[1].agent_id) in before]
+    new = [one for one in rowless if (one[0], one[1].agent_id) not in before]
+    random.shuffle(known)
+    random.shuffle(new)
+    half = LOOKED_AT_A_PASS // 2
+    return [*known[:half], *new, *known[half:]][:LOOKED_AT_A_PASS]
 
 
 class ReclaimRetirement:

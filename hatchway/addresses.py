@@ -10,11 +10,16 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
+METADATA = ("168.63.129.16", "100.100.100.200", "192.0.0.192")
+"""Where Azure, Alibaba and Oracle tell a machine about itself, its settings and credentials: not link-local, as other
+clouds' are."""
+
 NEVER = tuple(
-    ipaddress.IPv4Network(text) for text in ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4")
+    ipaddress.IPv4Network(text)
+    for text in ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4", *METADATA)
 )
 """What no policy can open: this host, loopback, link-local with the clouds' metadata (RFC 3927), multicast (RFC 5771),
-and the reserved block with the broadcast address (RFC 1112)."""
+the reserved block with the broadcast address (RFC 1112), and the metadata of the rest."""
 
 PRIVATE = tuple(
     ipaddress.IPv4Network(text)

@@ -202,9 +202,12 @@ class HatchwayClient:
             rpc_timeout=RPC_LIMIT,
         )
 
-    async def cancel(self, workflow_id: str, reason: str = "") -> None:
-        """Ask the provision to end now, busy or not; it tears its compute down first."""
-        await self.temporal.get_workflow_handle(workflow_id).cancel(
+    async def cancel(self, workflow_id: str, reason: str = "", *, run_id: str | None = None) -> None:
+        """Ask the provision to end now, busy or not; it tears its compute down first.
+
+        Without `run_id` whichever run stands there: a job that was offered again has another agent by then.
+        """
+        await self.temporal.get_workflow_handle(workflow_id, run_id=run_id).cancel(
             reason=reason or f"cancelled by {whoami()}", rpc_timeout=RPC_LIMIT
         )
 

@@ -28,7 +28,8 @@ async def workflow_is_gone(temporal: Client, workflow_id: str, first_run_id: str
         raise
     if found.status is not WorkflowExecutionStatus.RUNNING:
         return True
-    return found.raw_description.workflow_execution_info.first_run_id != first_run_id
+    there = found.raw_description.workflow_execution_info.first_run_id
+    return bool(there) and there != first_run_id  # older servers leave it out
 
 
 @dataclass(frozen=True, slots=True)

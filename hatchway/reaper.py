@@ -28,6 +28,10 @@ AT_ONCE = 16
 """Calls to Temporal that are under way side by side."""
 
 
+BOUNDED = frozenset({"spawn", "teardown"})
+"""Steps that the server ends in time. One of the store's is tried for as long as it fails."""
+
+
 @dataclass(frozen=True, slots=True)
 class Judged:
     """One agent, what is known of it, and what that comes to."""
@@ -84,14 +88,15 @@ class Reaper:
         found = await _describe(self._temporal, candidate.workflow_id)
         if found is None:
             return NEVER_WAS
-        if found.raw_description.workflow_execution_info.first_run_id != candidate.first_run_id:
+        first_run_id = found.raw_description.workflow_execution_info.first_run_id
+        if first_run_id and first_run_id != candidate.first_run_id:  # older servers leave it out
             return Workflow(open=False, closed_at=found.start_time)  # another start: ours had closed before it
         if found.status is not WorkflowExecutionStatus.RUNNING:
             return Workflow(open=False, closed_at=found.close_time)
         state = found.typed_search_attributes.get(search_attributes.STATE)
         return Workflow(
             open=True,
-            acting=len(found.raw_description.pending_activities) > 0,
+            acting=any(step.activity_type.name in BOUNDED for step in found.raw_description.pending_activities),
             tearing_down=state == ProvisionState.TEARING_DOWN.value,
             run_id=found.run_id,
         )

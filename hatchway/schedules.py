@@ -34,6 +34,11 @@ CATCH_UP = timedelta(minutes=5)
 """After an outage: older runs that were missed say nothing that the next one does not."""
 
 
+RUN_LIMIT = timedelta(minutes=15)
+"""Longer than any pass takes. One that a bug keeps from going on would otherwise have the schedule skip all later ones;
+a pass that is ended has nothing to clean up."""
+
+
 @dataclass(frozen=True)
 class Scheduled:
     """A workflow that runs by the clock. Runs that would overlap are skipped: there is one at a time in the cluster."""
@@ -57,6 +62,7 @@ class Scheduled:
                 self.request,
                 id=self.workflow_id,
                 task_queue=CONTROL,
+                execution_timeout=RUN_LIMIT,
                 static_summary=self.summary,
             ),
             spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=self.every)]),
@@ -210,8 +216,8 @@ async def _is_as_wanted(temporal: Client, description: ScheduleDescription, sche
         return False
     payloads = await temporal.data_converter.encode([scheduled.request])
     return (
-        (there.action.workflow, there.action.id, there.action.task_queue)
-        == (scheduled.workflow, scheduled.workflow_id, CONTROL)
+        (there.action.workflow, there.action.id, there.action.task_queue, there.action.execution_timeout)
+        == (scheduled.workflow, scheduled.workflow_id, CONTROL, RUN_LIMIT)
         and [getattr(argument, "data", argument) for argument in there.action.args] == [p.data for p in payloads]
         and there.spec.intervals == wanted.spec.intervals
         and not (there.spec.calendars or there.spec.cron_expressions or there.spec.skip)

@@ -86,7 +86,7 @@ class ReclaimWorkflow:
         )
         known = {(sighting.backend, sighting.agent_id) for sighting in before}
         due = [sighting for sighting in looked.sighted if (sighting.backend, sighting.agent_id) in known]
-        due.sort(key=lambda sighting: sighting.since)
+        workflow.random().shuffle(due)  # or what cannot be destroyed would keep the rest from its turn
         await self._destroy_all(due[:DESTROYED_A_PASS])
         if self._outcome.failed and not looked.listed:
             raise self._failed("; ".join(f"{what}: {why}" for what, why in sorted(self._outcome.failed.items())))

@@ -73,9 +73,11 @@ async def spawn(agent_id: str, request: ProvisionRequest, slot: Slot, say: Calla
             if isinstance(e.cause, ApplicationError) and e.cause.type == ErrorType.BOUND_TO_HOST:
                 host_id, tried = e.cause.details
                 queue, attempts = host_queue(host_id), max(1, attempts - tried + 1)
+                gives_up_at = max(gives_up_at, workflow.now() + NOBODY_POLLS_AFTER)
             elif isinstance(e.cause, ApplicationError) and e.cause.type == ErrorType.HANDED_BACK and not _called_off():
                 (tried,) = e.cause.details
                 attempts = max(1, attempts - tried + 1)
+                gives_up_at = max(gives_up_at, workflow.now() + NOBODY_POLLS_AFTER)
             elif nobody_took_it(e) and workflow.now() < gives_up_at:
                 say(f"a worker: nobody polls {queue}, or all who do are busy", f"no worker took the spawn from {queue}")
                 patience = request.wait_timeout

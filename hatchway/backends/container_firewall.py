@@ -67,6 +67,11 @@ class Firewall:
                 )
             self._known[rules.table] = (rules, listing)
 
+    def loaded(self) -> list[RuleSet]:
+        """The tables that `ensure` has left, as they were wanted last."""
+        with self._loading:
+            return [rules for rules, _ in self._known.values()]
+
     def verify(self, table: str) -> None:
         """Raise RulesMissing unless the table is, to the letter, what `ensure` left there."""
         known = self._known.get(table)

@@ -146,9 +146,16 @@ class Networks:
         listed = await self.listed()
         ours = [n for n in self.ours(listed) if n.key == policy.key and (name is None or n.name == name)]
         if not ours and name is None:
+            await asyncio.to_thread(self._firewall.check)
             made = await self._make(policy)
             listed = await self.listed()
             ours = [n for n in self.ours(listed) if n.name == made]
+            if not ours:
+                await self._engine.call("remove a network", lambda c: c.remove_network(made))
+                raise FirewallUnusable(
+                    f"the engine at {self._engine.address} does not show the network that it made as it was asked for, "
+                    "as Podman does not: run agents on a Docker engine, or say `networkIsolation: false`"
+                )
         if not ours:
             raise RulesMissing(
                 "the container of an earlier attempt is not on an isolated network of this policy; it is made anew"
@@ -209,7 +216,7 @@ class Networks:
         closed = [
             Endpoint(address, port)
             for host, port in map(split_endpoint, self._closed)
-            for address in await _addresses(host, port)
+            for address in await _addresses(host, port, socket.AF_UNSPEC)
         ]
         allow = None if policy.allow is None else [parse_opening(text) for text in policy.allow]
         return Openings(
@@ -300,20 +307,21 @@ async def _resolved(gateway: tuple[str, int], host_address: str) -> list[IPv4Add
     return reached
 
 
-async def _addresses(host: str, port: int) -> list[IPv4Address]:
-    """What a name means on this worker's machine, sorted. Raises TransientSpawnError."""
+async def _addresses(host: str, port: int, family: int = socket.AF_INET) -> list[IPv4Address]:
+    """The IPv4 addresses of a name on this worker's machine, sorted. `family` AF_UNSPEC: there may be none of these.
+
+    Raises TransientSpawnError.
+    """
     try:
         async with asyncio.timeout(RESOLVE_TIMEOUT):
-            found = await asyncio.get_running_loop().getaddrinfo(
-                host, port, family=socket.AF_INET, type=socket.SOCK_STREAM
-            )
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
     except (OSError, TimeoutError) as e:
         raise TransientSpawnError(
             SpawnCode.DAEMON_UNAVAILABLE,
             f"the isolated network's rules need the address of {host}, and this worker cannot resolve it "
             f"({e or 'no answer'}): correct the name or this machine's DNS",
         ) from None
-    return sorted({IPv4Address(entry[4][0]) for entry in found})
+    return sorted({IPv4Address(entry[4][0]) for entry in found if entry[0] == socket.AF_INET})
 
 
 def _nameservers() -> tuple[IPv4Address, ...]:

@@ -104,6 +104,7 @@ def _known(openings: Openings) -> Iterator[str]:
 
 def _to_host(openings: Openings) -> Iterator[str]:
     yield "jump known"
+    yield from _closed_endpoints(openings)
     if openings.host_ports:
         yield f"meta l4proto {{ tcp, udp }} th dport {_set(openings.host_ports)} accept"
     yield "drop"
@@ -112,9 +113,7 @@ def _to_host(openings: Openings) -> Iterator[str]:
 def _elsewhere(openings: Openings) -> Iterator[str]:
     yield "jump known"
     yield from _closed(NEVER)
-    for endpoint in dict.fromkeys(openings.closed):
-        yield f"ip daddr {endpoint.address} tcp dport {endpoint.port} drop"
-        yield f"meta l4proto tcp ct original ip daddr {endpoint.address} ct original proto-dst {endpoint.port} drop"
+    yield from _closed_endpoints(openings)
     if openings.allow is None:
         yield from _closed(PRIVATE)
         yield "accept"
@@ -123,6 +122,12 @@ def _elsewhere(openings: Openings) -> Iterator[str]:
         port = "" if opening.port is None else f" meta l4proto {{ tcp, udp }} th dport {opening.port}"
         yield f"ip daddr {opening.network} ct original ip daddr {opening.network}{port} accept"
     yield "drop"
+
+
+def _closed_endpoints(openings: Openings) -> Iterator[str]:
+    for endpoint in dict.fromkeys(openings.closed):
+        yield f"ip daddr {endpoint.address} tcp dport {endpoint.port} drop"
+        yield f"meta l4proto tcp ct original ip daddr {endpoint.address} ct original proto-dst {endpoint.port} drop"
 
 
 def _closed(networks: Iterable[IPv4Network]) -> Iterator[str]:

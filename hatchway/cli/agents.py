@@ -97,14 +97,13 @@ def listed(row: SpawnRow) -> dict[str, Any]:
 async def _release(agent: str, by: str | None, *, now: bool) -> Target:
     async with database() as db, hatchway_client() as client:
         target = await _find(agent, db, client)
+        await _open_run(target, client)
         with _still_open(target):
             await client.release(target.workflow(), target.agent_id, by=by, now=now)
         return target
 
 
 async def _cancel(agent: str, reason: str) -> Target:
-    from temporalio.client import WorkflowExecutionStatus
-
     from hatchway.cli.targets import AGENT_ID, of_workflow
 
     async with hatchway_client() as client:
@@ -113,12 +112,24 @@ async def _cancel(agent: str, reason: str) -> Target:
                 target = await _find(agent, db, client)
         else:  # a workflow id is all that Temporal needs: this works with Postgres away
             target = await of_workflow(agent, client)
-        # Temporal takes a cancel of a closed workflow without a word.
-        described = await client.temporal.get_workflow_handle(target.workflow()).describe()
-        if described.status is not WorkflowExecutionStatus.RUNNING:
-            raise _closed(target)
-        await client.cancel(target.workflow(), reason)
+        run_id = await _open_run(target, client)
+        await client.cancel(target.workflow(), reason, run_id=run_id)
         return target
+
+
+async def _open_run(target: Target, client: HatchwayClient) -> str:
+    """The run of this agent, still open. Raises Failure: a job that was offered again has another agent under the same
+    workflow id, and Temporal takes a cancel of a closed workflow without a word.
+    """
+    from temporalio.client import WorkflowExecutionStatus
+
+    from hatchway.client import agent_id_of
+
+    described = await client.temporal.get_workflow_handle(target.workflow()).describe()
+    open_here = described.status is WorkflowExecutionStatus.RUNNING
+    if not open_here or agent_id_of(described.raw_description) != target.agent_id:
+        raise _closed(target)
+    return str(described.run_id)
 
 
 async def _forget(agent: str, by: str | None) -> Target:

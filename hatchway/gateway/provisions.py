@@ -113,7 +113,8 @@ class Provisions:
         async with self._answered("a look at the workflow"):
             description = await self._client.get_workflow_handle(workflow_id).describe(rpc_timeout=self._patience)
         first = description.raw_description.workflow_execution_info.first_run_id
-        if description.status != WorkflowExecutionStatus.RUNNING or first != first_run_id:
+        other = first and first != first_run_id  # older servers leave it out
+        if description.status != WorkflowExecutionStatus.RUNNING or other:
             raise ProvisionGone(f"workflow {workflow_id} is closed, or is another run's by now")
         return description.run_id
 

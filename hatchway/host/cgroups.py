@@ -194,7 +194,7 @@ class Cgroups:
         """SIGKILL everything in the agent's groups. True if there was anything: ask again until there is not."""
         found = False
         for group in self._groups(agent_id):
-            if not any(_processes(group)):
+            if not _populated(group):
                 continue
             found = True
             if (group / "cgroup.kill").exists():
@@ -267,6 +267,16 @@ def _words(path: Path) -> list[str]:
 
 def _write(path: Path, value: object) -> None:
     path.write_text(f"{value}\n")
+
+
+def _populated(group: Path) -> bool:
+    """Whether anything runs in this group or below. The kernel says so itself in v2, whatever an agent that may write
+    its own group has made of the groups below (a threaded one does not list its processes).
+    """
+    try:
+        return "populated 1" in (group / "cgroup.events").read_text()
+    except FileNotFoundError:
+        return any(_processes(group))
 
 
 def _processes(group: Path) -> Iterator[int]:

@@ -101,7 +101,7 @@ def become_agent(order: dict[str, Any], go: int, output: int, complaint: int) ->
         os.dup2(output, 1)
         os.dup2(output, 2)
         stage = "cgroup"
-        enter_cgroups(order["cgroup"])
+        enter_cgroups(order.get("cgroup"))  # an older worker's order has none
         stage = "user"
         if order["uid"] is not None:
             os.fchown(output, order["uid"], order["gid"])  # or a script's `> /dev/stderr` is refused
@@ -273,9 +273,10 @@ class Shim:
             if not self._pump():
                 break
         self.log.write(self.redactor.flush())
-        killed = killed_for_memory(self.order["cgroup"])
-        if killed:
-            limit = self.order["cgroup"]["mem_bytes"] / 2**20
+        cgroup = self.order.get("cgroup")
+        killed = killed_for_memory(cgroup)
+        if cgroup and killed:
+            limit = cgroup["mem_bytes"] / 2**20
             self.log.write(
                 f"\nhatchway: out of memory: the kernel killed {killed} process(es) of this agent at its limit of "
                 f"{limit:g} MiB\n".encode()

@@ -31,17 +31,18 @@ declare
   s       scaler_spawning_agents;
 begin
   perform hatchway_lock();
-  if exists (select from scaler_spawning_agents where agent_id = v_agent)
-     or exists (select from scaler_waiters where agent_id = v_agent) then
+  if exists (select from scaler_spawning_agents where agent_id = v_agent) then
     return '"there"';
   elsif exists (select from scaler_provision_outcomes where agent_id = v_agent and closed_at is not null) then
     return '"ended"';
   elsif not exists (select from scaler_capacity where scaler_name = args->>'scaler') then
     return '"no-such-scaler"';
   elsif exists (select from scaler_spawning_agents
-                 where bound_job_id = args->>'job_id' and state <> 'closing') then
-    return '"job-has-agent"';
+                 where bound_job_id = args->>'job_id' and state <> 'closing')
+     or exists (select from scaler_waiters where job_id = args->>'job_id' and agent_id <> v_agent) then
+    return '"job-has-agent"';                           -- one that waits would get its slot, and there is one already
   end if;
+  delete from scaler_waiters where agent_id = v_agent;  -- of the backup: by now it has what it waited for
   s := hatchway_take(case when args->>'adopted_by' is null then 'spawned' else 'active' end,
                      v_agent, args->>'scaler', (args->>'mcpu')::bigint, (args->>'mem_bytes')::bigint,
                      args->>'workflow_id', args->>'job_id', args->'spawn', (args->>'config_version')::bigint);
