@@ -6,12 +6,14 @@ import asyncio
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import docker
 import pytest
 
 from hatchway.backends.container import ContainerBackend
+from hatchway.backends.container_errors import EngineUnreachable
+from hatchway.backends.container_network import Networks
 from hatchway.backends.container_upkeep import Upkeep
 from hatchway.errors import TransientSpawnError
 from tests.docker.backends.rig import quiet
@@ -67,6 +69,29 @@ async def test_rules_that_were_flushed_come_back_for_agents_that_run(
 
     expected = {"gateway", "10/8", "another port of the host", "another port of the nameserver"}
     assert reached(agent, world.targets, expected) == expected
+
+
+async def test_rules_come_back_while_neither_the_engine_nor_a_name_server_answers(
+    *,
+    spawn: Spawn,
+    backend: ContainerBackend,
+    docker_client: docker.DockerClient,
+    installation: str,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def away(self: Networks) -> NoReturn:
+        raise EngineUnreachable("the engine is away")
+
+    agent = await spawn(backend)
+    (network,) = networks_of(docker_client, installation)
+    run("nft", "delete", "table", "inet", table_of(network))
+    monkeypatch.setattr(Networks, "listed", away)
+
+    with pytest.raises(EngineUnreachable):
+        await backend.look_after_networks()
+
+    assert reached(agent, world.targets, OPEN) == OPEN
 
 
 async def test_an_unused_network_goes_with_its_rules_and_a_used_or_young_one_stays(

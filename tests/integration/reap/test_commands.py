@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hatchway.model import EndReason, TeardownState
+from hatchway.model import EndReason, ProvisionState, TeardownState
 from tests.integration.cli.conftest import Hatchway
 from tests.integration.reap.facts import gateway, silent, state_of, terminated
 from tests.support.lab import Lab
@@ -176,6 +176,31 @@ async def test_a_job_that_was_offered_again_keeps_its_slot_when_its_older_agent_
     await lab.hatchway.cancel(second.workflow_id)
     await until(lambda: _slot_is_free(lab, second.agent_id))
     lab.cloud.live.clear()
+
+
+@pytest.mark.parametrize("command", ["cancel", "release"])
+async def test_a_job_that_was_offered_again_keeps_its_agent_when_the_older_one_is_let_go(
+    lab: Lab, hatchway: Command, command: str
+) -> None:
+    """An operator who tidies up after a dead host means the agent there, and not the busy one of the same job."""
+    first = await AT["active"](lab)
+    lab.backend.before_destroy = gate = Gate()
+    await lab.release(first, now=True)
+    await gate.reached.wait()
+    await lab.handle(first).terminate()
+    second = await lab.provision(job_id="job-1")
+    await lab.reaches(second, ProvisionState.AWAITING_ADOPTION)
+    await lab.adopt(second, "r-2")
+
+    refused = await hatchway(command, first.agent_id, "--json")
+
+    assert json.loads(refused.stderr)["error"] == "closed"
+    assert f"teardown/{first.agent_id}" in refused.stderr
+    gate.open()
+    await until(lambda: _slot_is_free(lab, first.agent_id))
+    await lab.complete(second, registration="r-2")
+    assert (await lab.outcome(second)).result == "succeeded"
+    await lab.nothing_left()
 
 
 async def test_a_row_whose_owner_nobody_knows_ends_by_forget(lab: Lab, hatchway: Command) -> None:

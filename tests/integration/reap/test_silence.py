@@ -267,6 +267,32 @@ async def test_a_spawn_that_waits_for_its_turn_is_not_taken_for_a_workflow_that_
     await _finishes(usual, started)
 
 
+async def test_a_step_of_the_store_that_fails_for_ever_is_not_taken_for_acting(usual: Lab) -> None:
+    """It is tried for as long as it fails, so nothing but the reaper would ever end what its row holds."""
+    given = usual.slots.reserve
+
+    async def breaks_after_its_effect(*asked: Any, **more: Any) -> Any:
+        await given(*asked, **more)
+        raise ValueError("what this answers cannot be read")
+
+    usual.slots.reserve = breaks_after_its_effect  # type: ignore[method-assign]
+    started = await usual.provision(job_id="job-1")
+
+    async def tried_again() -> bool:
+        pending = (await usual.handle(started).describe()).raw_description.pending_activities
+        return any(step.attempt > 1 for step in pending)
+
+    await until(tried_again)
+    await aged(usual.db, "deadline_at", 9999, started.agent_id)
+
+    done = await _reaped(usual)
+    usual.slots.reserve = given  # type: ignore[method-assign]
+
+    assert done == {"condemned": 1}
+    await usual.failure(started)
+    await usual.nothing_left()
+
+
 @pytest.mark.parametrize("state", ["awaiting-adoption", "active"])
 async def test_a_workflow_that_was_reset_is_neither_gone_nor_does_it_make_a_second_agent(lab: Lab, state: str) -> None:
     await gateway(lab.db)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hatchway.client import Started
+from hatchway.errors import ErrorType
+from hatchway.exits import Exits
 from hatchway.liveness import open_workflow_of
-from hatchway.model import ProvisionState
+from hatchway.model import ComputeExit, ProvisionState
 from hatchway.store.rows import SpawnRow
 from hatchway.store.waiters import Line
 from tests.integration.reclaim.rig import Home
@@ -150,3 +152,60 @@ async def test_the_open_workflow_of_an_agent_is_found_by_the_agents_id_alone(
     assert found.workflow_id == started.workflow_id
     assert found.is_provision
     assert await open_workflow_of(home.lab.temporal, started.agent_id) is None
+
+
+async def test_a_row_that_somebody_waits_for_is_not_written_beside_the_waiter(home: Home) -> None:
+    """The backup knows an older agent of the job, in the line: with both, its turn would be a job with two agents."""
+    started = await home.at_work(job_id="job-1")
+    await home.loses_rows(started.agent_id)
+    await _waits(home, "older", job_id="job-1")
+
+    refused = await home.reclaim()
+    await home.lab.db.fetch_all("delete from scaler_waiters")
+    restored = await home.reclaim()
+
+    assert list(refused.failed) == [started.agent_id]
+    assert "job-1" in refused.failed[started.agent_id]
+    assert restored.restored == [started.agent_id]
+    await home.lab.handle(started).cancel()
+    await home.lab.nothing_left()
+
+
+async def test_an_agents_own_place_in_the_line_is_over_when_its_row_is_written_again(home: Home) -> None:
+    started = await home.at_work(job_id="job-1")
+    await home.loses_rows(started.agent_id)
+    await _waits(home, started.agent_id, job_id="job-1")
+
+    outcome = await home.reclaim()
+
+    assert outcome.restored == [started.agent_id]
+    assert await Line(home.lab.db).list() == []
+    await home.lab.handle(started).cancel()
+    await home.lab.nothing_left()
+
+
+async def test_an_exit_is_heard_also_while_the_row_is_lost(home: Home) -> None:
+    """Each is told once: what nobody hears then is never told again."""
+    started = await home.at_work(job_id="job-1")
+    await home.loses_rows(started.agent_id)
+    home.cloud.live.clear()
+
+    await Exits(home.lab.slots, home.lab.outcomes, home.lab.temporal).tell(
+        ComputeExit(agent_id=started.agent_id, exit_code=3, log_tail="of a job")
+    )
+
+    failure = await home.lab.failure(started)
+    assert failure.error_type == ErrorType.AGENT_LOST
+    assert "of a job" not in str(failure)
+    await home.lab.nothing_left()
+
+
+async def _waits(home: Home, agent_id: str, job_id: str) -> None:
+    await home.lab.db.fetch_all(
+        """
+        insert into scaler_waiters (agent_id, rank, scaler_name, priority, seq, mcpu, mem_bytes, workflow_id, job_id,
+                                    spawn, config_version)
+        values (%(agent_id)s, 1, 'laptop', 3, nextval('scaler_waiters_seq'), 0, 0, 'w', %(job_id)s, '{}', 1)
+        """,
+        {"agent_id": agent_id, "job_id": job_id},
+    )

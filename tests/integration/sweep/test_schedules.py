@@ -11,6 +11,7 @@ from temporalio import activity
 from temporalio.client import (
     Client,
     ScheduleActionExecutionStartWorkflow,
+    ScheduleActionStartWorkflow,
     ScheduleIntervalSpec,
     ScheduleOverlapPolicy,
     ScheduleUpdate,
@@ -21,7 +22,7 @@ from temporalio.common import RawValue
 from temporalio.worker import Worker
 
 from hatchway.model import SweepOutcome, SweptStep
-from hatchway.schedules import PURGE, SWEEP, Made, look_at_schedules, make_schedules
+from hatchway.schedules import PURGE, RUN_LIMIT, SWEEP, Made, look_at_schedules, make_schedules
 from hatchway.task_queues import CONTROL
 from tests.support.lab import Lab
 from tests.support.namespaces import Namespaces, until
@@ -51,6 +52,9 @@ async def test_setup_makes_the_schedule_once(empty: Client) -> None:
         assert described.schedule.spec.intervals == [ScheduleIntervalSpec(every=every)]
         assert described.schedule.policy.overlap is ScheduleOverlapPolicy.SKIP
         assert described.schedule.policy.catchup_window == timedelta(minutes=5)
+        action = described.schedule.action
+        assert isinstance(action, ScheduleActionStartWorkflow)
+        assert action.execution_timeout == RUN_LIMIT  # or one that wedges would have all later ones skipped
 
 
 async def test_a_schedule_that_was_changed_is_put_right_and_stays_paused(empty: Client) -> None:

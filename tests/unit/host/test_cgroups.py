@@ -193,6 +193,23 @@ def test_killing_asks_the_kernel_for_the_whole_group_where_it_can(tmp_path: Path
     assert found.kill("nobody") is False
 
 
+def test_what_an_agent_has_made_of_its_groups_does_not_hide_that_they_are_empty(tmp_path: Path, v2: Path) -> None:
+    """A threaded group below does not list its processes; the kernel's own word for the whole is enough."""
+    found = groups(tmp_path)
+    found.make("a", Limits())
+    group = v2 / "hatchway/inst/a"
+    (group / "cgroup.kill").touch()
+    (group / "below/cgroup.procs").mkdir(parents=True)  # reading it fails
+
+    (group / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+    full = found.kill("a")
+    (group / "cgroup.events").write_text("populated 0\nfrozen 0\n")
+    empty = found.kill("a")
+
+    assert (full, empty) == (True, False)
+    assert (group / "cgroup.kill").read_text() == "1\n"
+
+
 @pytest.mark.parametrize(
     ("text", "killed"),
     [

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from activities.reclaim import LOOKED_AT_A_PASS, chosen
+from hatchway.backends.base import OwnedCompute
 from hatchway.liveness import AGENT_ID, _query
-from hatchway.model import ReclaimOutcome, Sighting
+from hatchway.model import ComputeRef, ReclaimOutcome, Sighting
 from hatchway.schedules import SWEEP, reclaim_of
 from workflows.page import LIMIT, render_reclaim
 from workflows.reclaim import _sighted_before
@@ -88,3 +90,26 @@ def test_schedules_name_what_they_run() -> None:
 
     assert (scheduled.id, scheduled.workflow_id) == ("hatchway/reclaim/docker-abc", "reclaim/docker-abc")
     assert SWEEP.workflow_id == "sweep"
+
+
+def test_a_pass_leaves_room_for_what_is_new_beside_what_cannot_be_destroyed() -> None:
+    owned = {f"a{n}": _owned(f"a{n}") for n in range(1000)}
+    before = {("container", f"a{n}") for n in range(600)}
+    rowless = [("container", one) for one in owned.values()]
+
+    looked_at = [chosen(rowless, before) for _ in range(50)]
+
+    for pass_ in looked_at:
+        known = sum((kind, one.agent_id) in before for kind, one in pass_)
+        assert (len(pass_), known) == (LOOKED_AT_A_PASS, LOOKED_AT_A_PASS // 2)
+    assert {one.agent_id for pass_ in looked_at for _, one in pass_} == owned.keys(), "everybody has a turn"
+
+
+def test_a_pass_that_finds_little_looks_at_all_of_it() -> None:
+    rowless = [("container", _owned(f"a{n}")) for n in range(120)]
+
+    assert len(chosen(rowless, {("container", f"a{n}") for n in range(110)})) == 120
+
+
+def _owned(agent_id: str) -> OwnedCompute:
+    return OwnedCompute(agent_id, ComputeRef(backend="container", ref=agent_id, host_id="host-1"))
