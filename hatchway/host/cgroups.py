@@ -316,7 +316,7 @@ def _remove_tree(group: Path) -> None:
         except FileNotFoundError:
             continue
         except OSError as e:
-            log.debug("a control group stays for now", group=directory, error=str(e))
+            log.debug("a control group stays a while longer", group=directory, error=str(e))
             return
 
 
