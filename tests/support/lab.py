@@ -17,6 +17,7 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 
 import workflows
@@ -120,7 +121,12 @@ class Lab:
 
     async def reaches(self, started: Started, *states: ProvisionState) -> ProvisionStatus:
         async def there() -> ProvisionStatus | None:
-            status = await self.status(started)
+            try:
+                status = await self.status(started)
+            except RPCError as e:  # a query that a busy server did not get to; it is asked again
+                if e.status not in (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED):
+                    raise
+                return None
             return status if status.state in states else None
 
         found: ProvisionStatus = await until(there, what=f"{states}")
