@@ -57,6 +57,7 @@ async def _sweep(server: PostgresServer, address: str) -> tuple[float, float]:
     async with Database.open(dsn, max_size=2) as db:
         await _presence(db, silent=SILENT)
         await db.fetch_all("vacuum analyze")
+    async with Database.open(dsn, max_size=2) as db:  # a session that has ended has reported what it did before
         before = await _busy_ms(db)
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "bench.reap_once", dsn, address, (await new_namespace(address)).namespace,
