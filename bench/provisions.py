@@ -49,8 +49,8 @@ async def lines(server: PostgresServer, address: str) -> list[Line]:
             bench.provisions,
             Against("provisions, no-op backend ÷ bare workflow of as many no-op activities", FLOOR_BARE, bench.bare),
             Against("the same ÷ one with its timer, update, signal, upserts too", FLOOR_SHAPED, bench.shaped),
-            Against("the same ÷ bare workflow, local where a provision's are", None, bench.local_bare),
-            Against("the same ÷ that with timer, update, signal, upserts too", None, bench.local_shaped),
+            Against("the same ÷ bare workflow, local where a provision's are", FLOOR_BARE, bench.local_bare),
+            Against("the same ÷ that with timer, update, signal, upserts too", FLOOR_SHAPED, bench.local_shaped),
         )
 
 
