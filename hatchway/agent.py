@@ -290,6 +290,8 @@ class Agent:
         self._warm = False
         self._drain = False
         self._told_to_stop = ""
+        self._starting = threading.Lock()
+        """Held while a command is being started: SIGTERM reaches it exactly once, whenever it comes."""
         self._terminated = threading.Event()
         self._finished = threading.Event()
         self._wake = threading.Event()
@@ -298,13 +300,14 @@ class Agent:
     def __repr__(self) -> str:
         return "Agent()"
 
-    def terminate(self, number: int, _frame: object = None) -> None:
+    def terminate(self, number: int) -> None:
         """SIGTERM or SIGINT: hand it to the command. Its grace is the sender's to decide."""
-        if self._job is not None and self._job.exit_code is not None:
-            return  # It ended before the signal came: its result stands, and is being reported.
-        self._terminated.set()
-        if self._job is not None:
-            self._job.signal(number)
+        with self._starting:
+            if self._job is not None and self._job.exit_code is not None:
+                return  # It ended before the signal came: its result stands, and is being reported.
+            self._terminated.set()
+            if self._job is not None:
+                self._job.signal(number)
         self._wake.set()
 
     def run(self, claim: str) -> int:
@@ -394,15 +397,16 @@ class Agent:
         for variable, field in (("HATCHWAY_JOB_ID", "job_id"), ("HATCHWAY_RUN_ID", "run_id")):
             if bound.get(field):
                 environment[variable] = str(bound[field])
-        try:
-            self._job = Job(self._command, environment, self._wake.set)
-        except (OSError, ValueError) as e:
-            missing = isinstance(e, FileNotFoundError)
-            say(f"the command cannot be started: {e.strerror if isinstance(e, OSError) else e}")
-            return 127 if missing else 126
-        if self._terminated.is_set():
-            # SIGTERM came between the registration and this line: the handler saw no job to hand it to.
-            self._job.signal(signal.SIGTERM)
+        with self._starting:
+            try:
+                self._job = Job(self._command, environment, self._wake.set)
+            except (OSError, ValueError) as e:
+                missing = isinstance(e, FileNotFoundError)
+                say(f"the command cannot be started: {e.strerror if isinstance(e, OSError) else e}")
+                return 127 if missing else 126
+            if self._terminated.is_set():
+                # SIGTERM came between the registration and this line, when there was no job to hand it to.
+                self._job.signal(signal.SIGTERM)
         return None
 
     def _attend(self) -> int | None:
@@ -527,9 +531,28 @@ def main(argv: list[str] | None = None) -> int:
     except UsageError as e:
         say(str(e))
         return EXIT_USAGE
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, agent.terminate)
+    _hear((signal.SIGTERM, signal.SIGINT), agent.terminate)
     return agent.run(claim)
+
+
+def _hear(numbers: tuple[int, ...], told: Callable[[int], None]) -> None:
+    """From now on each of these signals calls `told` with its number, in a thread of its own.
+
+    Not from a signal handler: that runs inside the main thread wherever it happens to be, and where that was about to
+    wait for an event it holds the lock that setting the event takes. Such an agent would never end.
+    """
+    heard, tell = os.pipe()
+    os.set_blocking(tell, False)
+    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    for number in numbers:
+        signal.signal(number, lambda *_: None)
+
+    def listen() -> None:
+        while True:
+            for number in os.read(heard, 64):
+                told(number)
+
+    threading.Thread(target=listen, name="signals", daemon=True).start()
 
 
 def _exit() -> NoReturn:

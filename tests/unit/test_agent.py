@@ -388,6 +388,35 @@ def test_sigterm_reaches_the_whole_job_and_its_end_is_not_called_a_result(
     assert gateway.of(COMPLETE) == []
 
 
+STRUCK_WHILE_IT_WAITS = """
+import os, signal, threading
+
+class Condition(threading.Condition):
+    def wait(self, timeout=None):
+        if threading.current_thread() is threading.main_thread() and timeout is not None and timeout WHICH:
+            os.kill(os.getpid(), signal.SIGTERM)  # with the lock of what is waited for in its hands
+        return super().wait(timeout)
+
+threading.Condition = Condition
+"""
+
+
+def test_sigterm_in_the_very_moment_in_which_the_agent_turns_to_wait_for_its_job(launch: Launch) -> None:
+    running = launch(*shell("sleep 600"), prelude=STRUCK_WHILE_IT_WAITS.replace("WHICH", "> 100"))
+
+    assert finish(running)[0] == 143
+
+
+def test_sigterm_in_the_very_moment_in_which_the_agent_turns_to_wait_for_a_gateway(
+    gateway: FakeGateway, launch: Launch
+) -> None:
+    gateway.always[REGISTER] = error(503, "unavailable")
+
+    running = launch(*shell("sleep 600"), prelude=STRUCK_WHILE_IT_WAITS.replace("WHICH", "< 1"))
+
+    assert finish(running)[0] == 143
+
+
 def test_without_any_gateway_the_job_is_stopped_and_the_agent_exits_75(
     gateway: FakeGateway, launch: Launch, tmp_path: Path
 ) -> None:

@@ -46,6 +46,10 @@ async def test_a_host_whose_worker_is_silent_is_named_with_how_many_hold_a_slot(
 
 
 async def test_a_scaler_whose_spawn_queue_nobody_polls_is_named(lab: Lab, look: Look) -> None:
+    async def all_polled() -> bool:  # the server learns of a worker's pollers a moment after its start
+        return await look("queues") == []
+
+    await until(all_polled)
     await lab.db.fetch_all("insert into scaler_capacity (scope, scaler_name) values ('scaler:unserved', 'unserved')")
 
     (finding,) = await look("queues")
