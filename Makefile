@@ -15,6 +15,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := hatchway workflows activities worker.py tests bench
+# How many streams of tests run side by side: most of them wait. TEST_STREAMS=0 runs one after another, in this process.
+TEST_STREAMS ?= 2
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -40,7 +42,7 @@ dev: $(STAMP) ## embedded Temporal, Postgres, a worker and a gateway, until Ctrl
 	@$(BIN)/hatchway dev
 
 test: $(STAMP) ## every test but chaos; what a missing service hides is named in one line
-	@$(BIN)/python -m pytest --ignore=tests/chaos $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest --ignore=tests/chaos -n $(TEST_STREAMS) $(PYTEST_ARGS)
 
 test-unit: $(STAMP) ## the tests that need no service
 	@$(BIN)/python -m pytest tests/unit $(PYTEST_ARGS)

@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.services import ITEMS_NOT_RUN
+from tests.support.streams import Stream, is_stream, tell, told
 
+CLAIMED, HIDDEN = "scenarios_claimed", "scenarios hidden"
 LIST_NAME = "scenarios.txt"
 NAME = re.compile(r"^S\d{2}$")
 
@@ -73,11 +75,17 @@ def _is_full(config: pytest.Config) -> bool:
 
 def pytest_configure(config: pytest.Config) -> None:
     path = config.rootpath / "tests" / LIST_NAME
-    config.stash[LEDGER] = Ledger(read_list(path) if path.is_file() else {}, _is_full(config))
+    ledger = config.stash[LEDGER] = Ledger(read_list(path) if path.is_file() else {}, _is_full(config))
+    config.pluginmanager.register(Counting(ledger), "scenarios counted")
 
 
 def _claims(item: pytest.Item) -> list[str]:
     return [name for marker in item.iter_markers("scenario") for name in marker.args]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Stream) -> None:
+    node.config.stash[LEDGER].hidden.update(told(node, HIDDEN, []))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -95,15 +103,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if report.when == "call" and report.passed and not hasattr(report, "wasxfail"):
-        item.config.stash[LEDGER].passed.update(_claims(item))
+    # Written into the report, for that is what a stream hands to the process that counts.
+    passed = report.when == "call" and report.passed and not hasattr(report, "wasxfail")
+    setattr(report, CLAIMED, _claims(item) if passed else [])
     return report
+
+
+class Counting:
+    """Counts what passed, in the process that prints the end of the run."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._ledger.passed.update(getattr(report, CLAIMED, ()))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     ledger = session.config.stash[LEDGER]
-    if ledger.full and exitstatus == pytest.ExitCode.OK and ledger.missing():
+    if is_stream(session.config):
+        tell(session.config, HIDDEN, sorted(ledger.hidden))
+    elif ledger.full and exitstatus == pytest.ExitCode.OK and ledger.missing():
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

@@ -19,6 +19,8 @@ import docker
 import pytest
 from docker.errors import DockerException
 
+from tests.support.streams import Stream, is_stream, tell, told
+
 REQUIRE_VARIABLE = "HATCHWAY_TEST_REQUIRE"
 POSTGRES15_BIN = Path("/usr/lib/postgresql/15/bin")
 
@@ -168,6 +170,18 @@ def _lacking(item: pytest.Item) -> tuple[str, str] | None:
         if why is not None:
             return service, why
     return None
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if is_stream(session.config):
+        tell(session.config, "not run", [[*what, n] for what, n in session.config.stash[NOT_RUN].items()])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Stream) -> None:
+    # Every stream collects every test, so each of them says the same: the greatest number, not the sum.
+    counted: list[tuple[str, str, int]] = told(node, "not run", [])
+    node.config.stash[NOT_RUN] |= Counter({(service, why): n for service, why, n in counted})
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
