@@ -49,14 +49,15 @@ from hatchway.backends.container import ContainerBackend
 from hatchway.client import connect
 from hatchway.config.current import CurrentConfig
 from hatchway.config.file import ConfigFile, reloading
-from hatchway.config.schema import Scaler, ScalerType
+from hatchway.config.schema import Config, Scaler, ScalerType
 from hatchway.errors import ConfigError, HatchwayError, StoreUnreachable
 from hatchway.exits import Exits
+from hatchway.former_scalers import FormerScalers
 from hatchway.handing_back import CORE_MARGIN, DEFAULT_GRACEFUL, HandingBack
 from hatchway.host.identity import boot_id, default_state_dir, host_id_of_machine
-from hatchway.host.watch import HostWatch
 from hatchway.labels import platform_of
 from hatchway.queue_workers import QueueWorkers
+from hatchway.reach import Reach, WorkerRefused, backend_key
 from hatchway.reaping import Windows
 from hatchway.reclaim_schedules import ReclaimSchedules
 from hatchway.runner import ContextFreeRunner
@@ -67,6 +68,7 @@ from hatchway.store.census import Census
 from hatchway.store.claims import Claims
 from hatchway.store.config_versions import ConfigVersions
 from hatchway.store.endpoints import server_endpoints
+from hatchway.store.former import Former
 from hatchway.store.installation import installation_id
 from hatchway.store.migrate import check_revision
 from hatchway.store.outcomes import Outcomes
@@ -88,9 +90,8 @@ log = structlog.get_logger("hatchway.worker")
 
 RECONCILE_EVERY = 0.5
 """With the second that a configuration is kept for, a new scaler's queue is polled within 2 s of its apply."""
-RECONNECT_EVERY = 2.0
 INSTANCE_BEAT_EVERY = 10.0
-"""Seconds, as are all of these."""
+"""Seconds, both of them."""
 
 STICKY_LIMIT = timedelta(seconds=2)
 """How long a workflow task waits for the worker that has it cached: a killed worker costs this instead of 10 s."""
@@ -99,10 +100,6 @@ HEARTBEAT_THROTTLE = timedelta(seconds=5)
 """A cancel reaches a running spawn with its next heartbeat: at most this much later."""
 
 HOST_SLOTS = 50
-
-
-class WorkerRefused(HatchwayError):
-    """This worker cannot run here. Says what to do."""
 
 
 @dataclass(frozen=True)
@@ -203,12 +200,9 @@ class Fleet:
             platform=platform_of(platform.machine()),
         )
         self._closed_to_agents = server_endpoints(settings.database_url, temporal)
-        self._backends: dict[str, Backend] = {}
-        self._on_host: dict[str, dict[str, Backend]] = {}
-        """Host id to backend type to backend: what a host's queue is served with. Grows while the queue is polled."""
-        self._connecting: dict[str, asyncio.Task[None]] = {}
-        self._workers = QueueWorkers()
-        self._watches: dict[str, asyncio.Task[None]] = {}
+        self._reach = Reach(self._make_backend, self._exits.tell, named=settings.host_id is not None)
+        self._former = FormerScalers(Former(db), config)
+        self._workers = QueueWorkers[str](temporal)
         self._config_trouble: str | None = None
         self._polling = Polling()
         self._handing_back = HandingBack()
@@ -230,7 +224,7 @@ class Fleet:
             while not stop.is_set():
                 await self._reconcile()
                 done, _ = await asyncio.wait(
-                    [stopping, beating, keeping, *self._running()],
+                    [stopping, beating, keeping, *self._workers.tasks, *self._reach.tasks],
                     timeout=RECONCILE_EVERY,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
@@ -239,16 +233,11 @@ class Fleet:
         finally:
             for task in (beating, keeping, stopping):
                 task.cancel()
-            for task in (*self._connecting.values(), *self._watches.values()):
-                task.cancel()
+            self._reach.leave()
             self._polling = Polling(trouble="it was told to stop")
             left = await self._workers.shut_down(self._handing_back, self._settings.graceful, at_once)
             self.left_something_behind = not left
-            await asyncio.gather(*(backend.close() for backend in self._backends.values()))
-
-    def _running(self) -> list[asyncio.Task[None]]:
-        tasks = self._workers.tasks + list(self._watches.values())
-        return tasks + [task for task in self._connecting.values() if not task.done()]
+            await self._reach.close()
 
     # ── which queues ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -263,13 +252,18 @@ class Fleet:
             self._polling = replace(self._polling, trouble=f"the configuration cannot be read: {e}")
             return
         self._config_trouble = None
+        former = await self._formerly(number, config)
         wanted: dict[tuple[str, int], str] = {}
         for scaler in config.scalers:
-            if backend := self._backend_of(scaler):
+            if backend := self._reach.of(scaler):
                 wanted[spawn_queue(scaler.name), scaler.max_concurrent_spawns] = backend.host_id
                 wanted[host_queue(backend.host_id), HOST_SLOTS] = backend.host_id
-        self._workers.keep(wanted, self._compute_worker)
-        away = [scaler.name for scaler in config.scalers if self._backend_key(scaler) not in self._backends]
+        for scaler, hosts in former:
+            if (backend := self._reach.of(scaler)) and backend.host_id in hosts:
+                wanted[host_queue(backend.host_id), HOST_SLOTS] = backend.host_id
+        self._reach.give_up_all_but({*map(backend_key, config.scalers), *(backend_key(gone) for gone, _ in former)})
+        await self._workers.keep(wanted, self._compute_worker)
+        away = [scaler.name for scaler in config.scalers if not self._reach.answers(scaler)]
         self._polling = Polling(
             config_version=number,
             polled=self._workers.polled,
@@ -279,60 +273,31 @@ class Fleet:
             deployment=str(self._settings.version.to_canonical_string()) if self._settings.version else None,
         )
 
+    async def _formerly(self, number: int, config: Config) -> list[tuple[Scaler, frozenset[str]]]:
+        """Scalers of former configurations and the hosts that their agents stand on.
+
+        Where an operator gave the host id, it means the engine in force: one that it meant before is not served.
+        """
+        former = await self._former.as_of(number)
+        engines = {backend_key(scaler) for scaler in config.scalers if scaler.type is ScalerType.CONTAINER}
+        if not (engines and self._settings.host_id):
+            return former
+        return [one for one in former if one[0].type is not ScalerType.CONTAINER or backend_key(one[0]) in engines]
+
     def _hosts_polled(self) -> set[str]:
-        return {host for host in self._on_host if (host_queue(host), HOST_SLOTS) in self._workers}
+        return {host for host in self._reach.host_ids if (host_queue(host), HOST_SLOTS) in self._workers}
 
     def polling(self) -> Polling:
         """What it polls, as of the last look at the configuration; a Worker that has ended is missing at once."""
         return replace(self._polling, missing=sorted({*self._polling.missing, *self._workers.ended}))
 
-    def _backend_of(self, scaler: Scaler) -> Backend | None:
-        """The backend that serves this scaler, if this worker is one of its hosts and has reached it."""
-        key = self._backend_key(scaler)
-        if key not in self._backends:
-            if key not in self._connecting:
-                self._connecting[key] = asyncio.create_task(self._connect(key, scaler))
-            return None
-        backend = self._backends[key]
-        return backend if not scaler.hosts or backend.host_id in scaler.hosts else None
-
-    @staticmethod
-    def _backend_key(scaler: Scaler) -> str:
-        return "bare-metal" if scaler.type is ScalerType.BARE_METAL else f"container {scaler.host or 'default'}"
-
-    async def _connect(self, key: str, scaler: Scaler) -> None:
-        """Reach one backend, however long it takes: beside everything else, because an engine may hang."""
-        said = False
-        while key not in self._backends:
-            try:
-                backend: Backend = (
-                    BareMetalBackend(self._machine, self._settings.state_dir, self._installation.id)
-                    if scaler.type is ScalerType.BARE_METAL
-                    else await ContainerBackend.connect(
-                        scaler.host, self._installation.id, self._settings.host_id, closed=self._closed_to_agents
-                    )
-                )
-            except HatchwayError as e:
-                if not said:
-                    log.warning("a backend cannot be reached; it is tried again", scaler=scaler.name, error=str(e))
-                said = True
-                await asyncio.sleep(RECONNECT_EVERY)
-            else:
-                here = self._on_host.setdefault(backend.host_id, {})
-                if scaler.type in here and self._settings.host_id:
-                    raise WorkerRefused(
-                        f"two container engines under one host id, {backend.host_id}: start a worker for each, "
-                        "or leave --host-id out so that each engine's own id is used"
-                    )
-                if scaler.type in here:  # one engine under two names: its own id says so
-                    await backend.close()
-                    self._backends[key] = here[scaler.type]
-                    return
-                here[scaler.type] = self._backends[key] = backend
-                self._watches[key] = asyncio.create_task(HostWatch([backend], self._exits.tell).run())
-                if isinstance(backend, ContainerBackend):
-                    keeping = backend.keep_networks(isolating=scaler.network_isolation)
-                    self._watches[f"networks of {key}"] = asyncio.create_task(keeping)
+    async def _make_backend(self, scaler: Scaler) -> Backend:
+        """Reach what serves this scaler. Raises HatchwayError while it does not answer."""
+        if scaler.type is ScalerType.BARE_METAL:
+            return BareMetalBackend(self._machine, self._settings.state_dir, self._installation.id)
+        return await ContainerBackend.connect(
+            scaler.host, self._installation.id, self._settings.host_id, closed=self._closed_to_agents
+        )
 
     def _control_worker(self) -> Worker:
         slots = SlotActivities(
@@ -368,23 +333,23 @@ class Fleet:
 
     def _compute_activities(self, host_id: str) -> ComputeActivities:
         return ComputeActivities(
-            host_id, self._on_host[host_id], self._slots, self._claims, self._config, self._installation,
+            host_id, self._reach.on_host[host_id], self._slots, self._claims, self._config, self._installation,
             self._metrics, self._backoff,
         )  # fmt: skip
 
     def _reclaim_activities(self, host_id: str) -> ReclaimActivities:
         restoring = Restoring(self._reclaiming, self._config, self._temporal, self._installation.platform)
         return ReclaimActivities(
-            host_id, self._on_host[host_id], self._installation.id, self._reclaiming, self._tie, self._temporal,
+            host_id, self._reach.on_host[host_id], self._installation.id, self._reclaiming, self._tie, self._temporal,
             restoring, self._metrics,
         )  # fmt: skip
 
-    def _compute_worker(self, key: tuple[str, int], host_id: str) -> Worker:
+    def _compute_worker(self, key: tuple[str, int], host_id: str, client: Client) -> Worker:
         queue, slots = key
         compute = self._compute_activities(host_id)
         host_s = [compute.teardown, *self._reclaim_activities(host_id).all]
         return Worker(
-            self._temporal,
+            client,
             task_queue=queue,
             activities=[compute.spawn] if queue.startswith(spawn_queue("")) else [compute.spawn, *host_s],
             max_concurrent_activities=slots,
@@ -413,7 +378,7 @@ class Fleet:
                     instance_id=self._instance_id,
                     kind="worker",
                     version=version("hatchway"),
-                    host_ids=[self._machine, *(b.host_id for b in self._backends.values())],
+                    host_ids=[self._machine, *self._reach.host_ids],
                     boot_id=boot_id(),
                 )
                 self._metrics.census(await self._census.take())

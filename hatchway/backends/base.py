@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from hatchway.config.schema import LabelSet, Scaler
 from hatchway.model import ComputeExit, ComputeRef, ScaleDownReason, TeardownFacts
@@ -102,4 +102,16 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Let go of connections and threads. Touches no compute."""
+        ...
+
+
+@runtime_checkable
+class Pingable(Protocol):
+    """A backend whose engine can be away while its worker goes on."""
+
+    async def ping(self, limit: timedelta) -> None:
+        """Return once the engine has answered. Raises HatchwayError when it does not within `limit`.
+
+        Takes nothing that a spawn or a teardown waits for.
+        """
         ...

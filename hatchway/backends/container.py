@@ -292,6 +292,10 @@ class ContainerBackend:
         """
         await self._upkeep.look(unused_after=unused_after)
 
+    async def ping(self, limit: timedelta) -> None:
+        """Return once the engine has answered. Raises EngineUnreachable, EngineRefused."""
+        await self._engine.ping(limit)
+
     async def close(self) -> None:
         await self._engine.close()
 

@@ -68,6 +68,7 @@ class Engine:
         self.call_timeout = call_timeout
         self.calls = asyncio.Semaphore(CALLS)
         self.pulls = asyncio.Semaphore(PULLS)
+        self._pings = asyncio.Semaphore(1)  # one thread that hangs says it all
         self._making_client = threading.Lock()
         self._client: Client | None = None
         self._facts: EngineFacts | None = None
@@ -190,6 +191,10 @@ class Engine:
         if self._facts is None:
             self._facts = await self.call("say what it is", _ask_facts)
         return self._facts
+
+    async def ping(self, limit: timedelta) -> None:
+        """Return once it has answered. Raises EngineUnreachable, EngineRefused."""
+        await self.call("answer", lambda c: c.ping(), timeout=limit, lane=self._pings)
 
     async def close(self) -> None:
         """Close the idle connections. Calls in flight end by their own deadlines."""

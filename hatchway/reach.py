@@ -1,0 +1,157 @@
+"""The backends that this process has reached, and whether they still answer.
+
+asked for ──► connecting ──► reached: its exits are watched, its networks kept, and it is asked every few seconds
+                │    ▲                      │    ▲
+                └────┘ tried again          └────┘ away: named, and served all the same, for when it comes back
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Container, Coroutine
+from datetime import timedelta
+from typing import Any
+
+import structlog
+
+from hatchway.backends.base import Backend, Pingable
+from hatchway.backends.container import ContainerBackend
+from hatchway.config.schema import Scaler, ScalerType
+from hatchway.errors import HatchwayError
+from hatchway.host.watch import HostWatch
+from hatchway.model import ComputeExit
+
+log = structlog.get_logger("hatchway.worker")
+
+RECONNECT_EVERY = 2.0
+ASK_EVERY = 3.0
+"""Seconds, both of them."""
+ASK_LIMIT = timedelta(seconds=3)
+"""How long an engine may take to say that it is there: so one that hangs is away within two of these."""
+
+
+class WorkerRefused(HatchwayError):
+    """This worker cannot run here. Says what to do."""
+
+
+class Reach:
+    """Connects to what it is asked for, however long that takes, and beside everything else: an engine may hang."""
+
+    def __init__(
+        self,
+        make: Callable[[Scaler], Awaitable[Backend]],
+        on_exit: Callable[[ComputeExit], Awaitable[None]],
+        *,
+        named: bool,
+    ) -> None:
+        """`make` raises HatchwayError while a backend cannot be reached. `named`: an operator gave the host id, so two
+        engines would bear the same one."""
+        self._make = make
+        self._on_exit = on_exit
+        self._named = named
+        self._reached: dict[str, Backend] = {}
+        self.on_host: dict[str, dict[str, Backend]] = {}
+        """Host id to backend type to backend: what a host's queue is served with. Grows while the queue is polled."""
+        self._connecting: dict[str, asyncio.Task[None]] = {}
+        self._keeping: dict[str, asyncio.Task[None]] = {}
+        self._away: set[str] = set()
+
+    def of(self, scaler: Scaler) -> Backend | None:
+        """The backend that serves this scaler, if this worker is one of its hosts and has reached it."""
+        key = backend_key(scaler)
+        if key not in self._reached:
+            if key not in self._connecting:
+                self._connecting[key] = asyncio.create_task(self._connect(key, scaler))
+            return None
+        backend = self._reached[key]
+        return backend if not scaler.hosts or backend.host_id in scaler.hosts else None
+
+    def answers(self, scaler: Scaler) -> bool:
+        """Whether its backend has been reached, and has answered when it was asked last."""
+        key = backend_key(scaler)
+        return key in self._reached and key not in self._away
+
+    def give_up_all_but(self, wanted: Container[str]) -> None:
+        """Stop trying what nobody asks for any more. What has been reached stays."""
+        for key in [key for key, task in self._connecting.items() if key not in wanted and not task.done()]:
+            self._connecting.pop(key).cancel()
+
+    @property
+    def host_ids(self) -> list[str]:
+        return list(self.on_host)
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """What runs here; one that has ended by itself has failed for good."""
+        return [*self._keeping.values(), *(task for task in self._connecting.values() if not task.done())]
+
+    def leave(self) -> None:
+        """Stop connecting, watching and asking."""
+        for task in (*self._connecting.values(), *self._keeping.values()):
+            task.cancel()
+
+    async def close(self) -> None:
+        """Let go of all backends. Leaves their compute alone."""
+        await asyncio.gather(*(backend.close() for on in self.on_host.values() for backend in on.values()))
+
+    async def _connect(self, key: str, scaler: Scaler) -> None:
+        said = False
+        while key not in self._reached:
+            try:
+                backend = await self._make(scaler)
+            except HatchwayError as e:
+                if not said:
+                    log.warning("a backend cannot be reached; it is tried again", scaler=scaler.name, error=str(e))
+                said = True
+                await asyncio.sleep(RECONNECT_EVERY)
+            else:
+                await self._welcome(key, scaler, backend)
+
+    async def _welcome(self, key: str, scaler: Scaler, backend: Backend) -> None:
+        here = self.on_host.setdefault(backend.host_id, {})
+        if scaler.type in here and self._named:
+            raise WorkerRefused(
+                f"two container engines under one host id, {backend.host_id}: start a worker for each, "
+                "or leave --host-id out so that each engine's own id is used"
+            )
+        if scaler.type in here:  # one engine under two names: its own id says so
+            await backend.close()
+            backend = here[scaler.type]
+        else:
+            here[scaler.type] = backend
+            self._keep(key, HostWatch([backend], self._on_exit).run())
+            if isinstance(backend, ContainerBackend):
+                self._keep(f"networks of {key}", backend.keep_networks(isolating=scaler.network_isolation))
+        if isinstance(backend, Pingable):
+            self._away.add(key)  # with a host id that was given, nothing has been asked of it yet
+            self._keep(f"answers of {key}", self._ask(key, backend))
+        self._reached[key] = backend
+
+    def _keep(self, name: str, forever: Coroutine[Any, Any, None]) -> None:
+        self._keeping[name] = asyncio.create_task(forever)
+
+    async def _ask(self, key: str, backend: Pingable) -> None:
+        """Know whether the engine is there, without ever waiting for it where somebody asks for this worker's health.
+
+        A spawn that fails is no answer: it may be the job's doing, and on a quiet scaler there is none.
+        """
+        told = False
+        while True:
+            try:
+                await backend.ping(ASK_LIMIT)
+            except HatchwayError as e:
+                if not told:
+                    log.warning("a backend does not answer", backend=key, error=str(e))
+                self._away.add(key)
+                told = True
+            else:
+                if told:
+                    log.info("a backend answers again", backend=key)
+                self._away.discard(key)
+                told = False
+            await asyncio.sleep(ASK_EVERY)
+
+
+def backend_key(scaler: Scaler) -> str:
+    """What scalers that share a backend have in common, for people too."""
+    return "bare-metal" if scaler.type is ScalerType.BARE_METAL else f"container {scaler.host or 'default'}"
