@@ -2,22 +2,28 @@
 
     python -m tests.support.lab_worker ADDRESS NAMESPACE DSN DIRECTORY HOST [STEP]
 
-With STEP (`before_create`, `after_create`, `before_destroy`, `after_destroy`) the first call that comes there writes
-`DIRECTORY/reached-STEP` and stays there for ever: the test kills the process knowing where it was.
+With STEP (`before_create`, `after_create`, `before_destroy`, `after_destroy`, `before_bind`, `after_bind`) the first
+call that comes there writes `DIRECTORY/reached-STEP` and stays there for ever: the test kills the process knowing where
+it was.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from temporalio.client import Client
 
+from activities.models import BindInput
+from activities.warm import WarmActivities
 from hatchway.client import plugin
 from hatchway.store.pool import Database
 from tests.support.lab import Lab, control_worker
+from tests.support.namespaces import until
 from tests.support.scripted import Cloud, ScriptedBackend
 
 
@@ -55,6 +61,20 @@ class DiskCloud(Cloud):
         return [line.split() for line in log.read_text().splitlines()] if log.exists() else []
 
 
+def _stay_at_bind(step: str, stay: Callable[[str], Awaitable[None]]) -> None:
+    """Before the warm agent's workflow is told of its job, or after it has said yes and before anybody knows."""
+    send = WarmActivities._send_bind
+
+    async def staying(self: WarmActivities, ask: BindInput) -> bool:
+        if step == "before_bind":
+            await stay(ask.agent_id)
+        bound = await send(self, ask)
+        await stay(ask.agent_id)
+        return bound
+
+    WarmActivities._send_bind = staying  # type: ignore[method-assign]
+
+
 async def serve(address: str, namespace: str, dsn: str, directory: Path, host: str, step: str | None) -> None:
     temporal = await Client.connect(address, namespace=namespace, plugins=[plugin()])
     stop = asyncio.Event()
@@ -68,12 +88,47 @@ async def serve(address: str, namespace: str, dsn: str, directory: Path, host: s
                 reached.touch()
                 await asyncio.Event().wait()
 
-            setattr(lab.backend, step, stay)
+            if "bind" in step:
+                _stay_at_bind(step, stay)
+            else:
+                setattr(lab.backend, step, stay)
         async with control_worker(lab):
             lab.start_host(lab.backend)
             (directory / f"ready-{host}").touch()
             await stop.wait()
             await lab.stop_host(host)
+
+
+class Fleet:
+    """Worker processes of one namespace and one database, over compute that outlives them."""
+
+    def __init__(self, lab: Lab, dsn: str, directory: Path) -> None:
+        self.lab = lab
+        self.directory = directory
+        self._dsn = dsn
+        self._processes: list[asyncio.subprocess.Process] = []
+
+    async def start(self, host: str, step: str | None = None) -> asyncio.subprocess.Process:
+        (self.directory / f"ready-{host}").unlink(missing_ok=True)
+        client = self.lab.temporal
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.support.lab_worker", client.service_client.config.target_host,
+            client.namespace, self._dsn, str(self.directory), host, *([step] if step else []),
+            cwd=Path(__file__).parents[2], stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        self._processes.append(process)
+        await until(lambda: (self.directory / f"ready-{host}").exists() or process.returncode is not None)
+        assert process.returncode is None
+        return process
+
+    async def stop(self) -> None:
+        for process in self._processes:
+            if process.returncode is None:
+                os.kill(process.pid, signal.SIGKILL)
+                await process.wait()
+
+    def effects(self, what: str) -> list[list[str]]:
+        return [effect for effect in DiskCloud.effects(self.directory) if effect[0] == what]
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ from hatchway.dev.temporal import EmbeddedTemporal
 from hatchway.model import EndReason, ProvisionState
 from hatchway.store.pool import Database
 from tests.support.lab import Lab, running_lab
-from tests.support.lab_worker import DiskCloud
+from tests.support.lab_worker import DiskCloud, Fleet
 from tests.support.namespaces import Namespaces, until
 from tests.support.postgres_fixtures import PostgresServer, running_postgres
 from tests.support.scripted import ScriptedBackend
@@ -93,38 +92,6 @@ async def _open_gates(lab: Lab) -> None:
 
 
 # ── kill -9 ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Fleet:
-    """Worker processes of one namespace and one database, over compute that outlives them."""
-
-    def __init__(self, lab: Lab, dsn: str, directory: Path) -> None:
-        self.lab = lab
-        self.directory = directory
-        self._dsn = dsn
-        self._processes: list[asyncio.subprocess.Process] = []
-
-    async def start(self, host: str, step: str | None = None) -> asyncio.subprocess.Process:
-        (self.directory / f"ready-{host}").unlink(missing_ok=True)
-        client = self.lab.temporal
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.support.lab_worker", client.service_client.config.target_host,
-            client.namespace, self._dsn, str(self.directory), host, *([step] if step else []),
-            cwd=Path(__file__).parents[3], stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
-        self._processes.append(process)
-        await until(lambda: (self.directory / f"ready-{host}").exists() or process.returncode is not None)
-        assert process.returncode is None
-        return process
-
-    async def stop(self) -> None:
-        for process in self._processes:
-            if process.returncode is None:
-                os.kill(process.pid, signal.SIGKILL)
-                await process.wait()
-
-    def effects(self, what: str) -> list[list[str]]:
-        return [effect for effect in DiskCloud.effects(self.directory) if effect[0] == what]
 
 
 @pytest.mark.scenario("S01", "S02")
