@@ -113,4 +113,6 @@ class QueueWorkers(Generic[T]):
 
 async def connected_again(client: Client) -> Client:
     """The same client by a connection of its own. Raises RPCError or RuntimeError when there is none to be had."""
-    return Client(**{**client.config(), "service_client": await ServiceClient.connect(client.service_client.config)})
+    config = client.config()
+    config["service_client"] = await ServiceClient.connect(client.service_client.config)
+    return Client(**config)
