@@ -23,10 +23,12 @@ from hatchway.config.current import CurrentConfig
 from hatchway.config.schema import Config, LabelSet, Scaler, ScalerType
 from hatchway.errors import (
     AuthError,
+    AuthUnavailable,
     DestroyError,
     ErrorType,
     PermanentSpawnError,
     SecretError,
+    SecretUnavailable,
     SpawnCode,
     SpawnError,
     TransientSpawnError,
@@ -122,6 +124,9 @@ class ComputeActivities:
         except SpawnError as e:
             await self._failed(ask, row, e.code, redact(str(e), handled))
             raise spawn_failure(e, handled) from None
+        except (AuthUnavailable, SecretUnavailable) as e:
+            await self._failed(ask, row, SpawnCode.AUTH_DENIED, redact(str(e), handled))
+            raise spawn_failure(TransientSpawnError(SpawnCode.AUTH_DENIED, str(e)), handled) from None
         except (AuthError, SecretError) as e:
             await self._failed(ask, row, SpawnCode.AUTH_DENIED, redact(str(e), handled))
             raise spawn_failure(PermanentSpawnError(SpawnCode.AUTH_DENIED, str(e)), handled) from None

@@ -41,6 +41,7 @@ class ErrorType(StrEnum):
     # what `bind` answers
     NOT_BOUND = "NotBound"
     SECRET_NOT_ALLOWED = "SecretNotAllowed"  # noqa: S105 - a name
+    SECRET_UNAVAILABLE = "SecretUnavailable"  # noqa: S105 - a name
     BLIND = "Blind"
     # how a sweep ends, when a step of it failed
     SWEEP_FAILED = "SweepFailed"
@@ -107,8 +108,16 @@ class SecretNotAllowed(SecretError):
     """The reference exists, but may not be used for this registry host, name or purpose."""
 
 
+class SecretUnavailable(SecretError):
+    """Where the secret lies does not answer, or asks to be left alone: the same reference may be served later."""
+
+
 class AuthError(HatchwayError):
     """The container's registry credentials cannot be resolved. Names the field and the reference, never a value."""
+
+
+class AuthUnavailable(AuthError):
+    """Whoever hands out the credentials does not answer now: the same question may be answered later."""
 
 
 class InvalidReference(HatchwayError):

@@ -5,13 +5,15 @@ Each check is a generator of (path, sentence). Paths are relative to the scaler,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import urlsplit
 
 from hatchway.agent_env import AGENT_COMMAND, agent_command_objection, label_set_objection
 from hatchway.config.backend_checks import check_backend
 from hatchway.config.capacity_checks import Surroundings, check_capacity, check_pools, check_windows
 from hatchway.config.document import Path_
-from hatchway.config.schema import Config, LabelSet, Scaler, SecretsConfig
+from hatchway.config.schema import Config, LabelSet, Scaler, SecretsConfig, SecretsManagerContext, SsmContext
 from hatchway.errors import InvalidReference, SecretError
 from hatchway.labels import RESERVED_PREFIX, fold, fold_all, gates, injected
 from hatchway.model import EnvSecret
@@ -19,6 +21,8 @@ from hatchway.registry.reference import parse_registry_host
 from hatchway.secrets.policy import Purpose, permitted
 
 Problem = tuple[Path_, str]
+
+_REGION = re.compile(r"[a-z]{2,4}(?:-[a-z]+)+-[0-9]{1,2}")
 
 
 def check_config(config: Config) -> Iterator[Problem]:
@@ -55,6 +59,9 @@ def check_secrets(secrets: SecretsConfig) -> Iterator[Problem]:
         path: Path_ = ("secrets", "contexts", name)
         if context.type == "file" and not context.path.startswith("/"):
             yield (*path, "path"), "must be absolute: each worker runs in a directory of its own"
+        if isinstance(context, SecretsManagerContext | SsmContext):
+            for below, problem in _check_aws(context):
+                yield (*path, below), problem
         for index, registry in enumerate(context.registries):
             try:
                 parse_registry_host(registry)
@@ -62,6 +69,18 @@ def check_secrets(secrets: SecretsConfig) -> Iterator[Problem]:
                 yield (*path, "registries", index), str(e)
         if context.env is False and not context.registries:
             yield path, "serves nothing: it lists no `registries`, and `env: false` keeps it out of environments"
+
+
+def _check_aws(context: SecretsManagerContext | SsmContext) -> Iterator[tuple[str, str]]:
+    if context.region is not None and not _REGION.fullmatch(context.region):
+        yield "region", "is not an AWS region, as in eu-central-1"
+    if context.endpoint_url is None:
+        return
+    url = urlsplit(context.endpoint_url)
+    if url.scheme not in ("http", "https") or not url.hostname or url.username or url.query or url.fragment:
+        yield "endpointUrl", "must be an https:// address, without user, query and fragment"
+    elif url.scheme == "http" and url.hostname not in ("127.0.0.1", "::1", "localhost"):
+        yield "endpointUrl", "must be https://: secrets would cross the network in the clear"
 
 
 def check_together(scalers: Sequence[tuple[int, Scaler]]) -> Iterator[Problem]:

@@ -9,41 +9,26 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
+from hatchway.config.base import ConfigModel, Whole
+from hatchway.config.ec2_schema import Ec2LabelSet, Ec2Scaler
 from hatchway.model import EnvValue, Label, ResourceRequest, SecretRef
 from hatchway.quantities import cap_bytes, cap_mcpu
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
-
 DAY_SECONDS = 86_400
 
-
-def _whole(value: Any) -> Any:
-    # A bool is an int to Python: `maxAgents: true` would be a cap of one.
-    if isinstance(value, bool):
-        raise ValueError("must be a whole number")
-    return value
-
-
-Whole = Annotated[int, BeforeValidator(_whole)]
 MOST_AGENTS = 1_000_000
 Agents = Annotated[Whole, Field(ge=0, le=MOST_AGENTS)]
 Seconds = Annotated[Whole, Field(ge=1, le=86_400)]
 
 
-class ConfigModel(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", alias_generator=to_camel, validate_by_name=True, validate_by_alias=True, frozen=True,
-        hide_input_in_errors=True, serialize_by_alias=True,
-    )  # fmt: skip
-
-
 class ScalerType(StrEnum):
     CONTAINER = "container"
     BARE_METAL = "bare-metal"
+    EC2 = "ec2"
 
 
 class PullPolicy(StrEnum):
@@ -187,6 +172,7 @@ class LabelSet(ConfigModel):
     because it cannot become somebody else. A worker that is root needs this, or `runAsRoot: true`."""
     run_as_root: bool = False
     working_directory: str | None = None
+    ec2: Ec2LabelSet | None = None
 
 
 class Scaler(ConfigModel):
@@ -215,6 +201,7 @@ class Scaler(ConfigModel):
     firewall of the engine's machine; where that fails, nothing is started."""
     enforce_cgroups: bool = True
     """bare-metal: limits bind the agent's processes, or the spawn fails. False: amounts are only counted."""
+    ec2: Ec2Scaler | None = None
     allow_job_image: bool = False
     registry_auth: list[RegistryAuthConfig] = []
     claim_ttl_seconds: Seconds = 300
@@ -265,7 +252,32 @@ class EnvContext(ConfigModel):
     env: bool | None = None
 
 
-SecretContext = Annotated[FileContext | EnvContext, Field(discriminator="type")]
+class _AwsContext(ConfigModel):
+    region: str | None = None
+    """Unset: the worker's own, as the AWS SDK finds it."""
+    endpoint_url: str | None = None
+    """Instead of AWS's own endpoint: a VPC endpoint, or a stand-in."""
+    registries: list[str] = []
+    names: list[str] = ["*"]
+    env: bool | None = None
+
+
+class SecretsManagerContext(_AwsContext):
+    """Secrets in AWS Secrets Manager: `<context>:<name>`, or `<context>:<name>#<key>` for a key of a JSON object.
+
+    A glob of `names` without a `#` is for the name, whatever the key; one with a `#` is for both.
+    """
+
+    type: Literal["aws-secrets-manager"]
+
+
+class SsmContext(_AwsContext):
+    """Parameters in AWS Systems Manager: `<context>:<name>`, as in `ssm:/ci/registry-token`."""
+
+    type: Literal["aws-ssm"]
+
+
+SecretContext = Annotated[FileContext | EnvContext | SecretsManagerContext | SsmContext, Field(discriminator="type")]
 
 
 class SecretsConfig(ConfigModel):

@@ -5,7 +5,8 @@ A requester writes references, never values, and a reference alone must not carr
 - a context with `registries` serves the registry credentials of exactly those hosts;
 - a context without `registries` serves the environments of agents, where the job's own code can read the value;
 - `env: true` lets a context do both, `env: false` with no `registries` lets it do nothing;
-- `names` limits either to the names that match one of its globs (`*` also matches a `/`).
+- `names` limits either to the names that match one of its globs (`*` also matches a `/`). In Secrets Manager a glob
+  without a `#` is for the secret and all its keys, and one with a `#` for those keys.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import ClassVar
 
-from hatchway.config.schema import EnvContext, FileContext
+from hatchway.config.schema import SecretContext, SecretsManagerContext
 from hatchway.errors import InvalidReference, SecretError, SecretNotAllowed
 from hatchway.registry.reference import parse_registry_host, same_registry
 
-Context = FileContext | EnvContext
+Context = SecretContext
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,16 @@ def permitted(contexts: Mapping[str, Context], reference: str, *, field: str, pu
         _check_env(context, context_name, reference, field)
     else:
         _check_registry(context, context_name, reference, field, purpose.host)
-    if not any(fnmatchcase(name, glob) for glob in context.names):
+    if not any(_serves(context, glob, name) for glob in context.names):
         raise SecretNotAllowed(f"{field}: the context {context_name!r} does not serve {reference!r}, see its `names`")
     return context, name
+
+
+def _serves(context: Context, glob: str, name: str) -> bool:
+    # `#` begins a key in Secrets Manager only; a file may have one in its name.
+    if isinstance(context, SecretsManagerContext) and "#" not in glob:
+        name = name.partition("#")[0]
+    return fnmatchcase(name, glob)
 
 
 def _check_env(context: Context, context_name: str, reference: str, field: str) -> None:

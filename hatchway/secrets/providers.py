@@ -23,6 +23,10 @@ class NotServedError(HatchwayError):
     """The provider has no usable secret of this name. `str()` is the reason, as the end of a sentence."""
 
 
+class UnavailableError(NotServedError):
+    """The provider cannot say now: trying again may help."""
+
+
 def read_file(directory: str, name: str) -> str:
     """The text of the file `name` below `directory`, without one trailing newline. Blocks.
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from hatchway.config.schema import FileContext, SecretsConfig
-from hatchway.errors import SecretError
+from hatchway.config.schema import EnvContext, FileContext, SecretsConfig, SecretsManagerContext
+from hatchway.errors import SecretError, SecretUnavailable
 from hatchway.secrets.policy import Context, Purpose, permitted
-from hatchway.secrets.providers import NotServedError, read_file, read_variable
+from hatchway.secrets.providers import NotServedError, UnavailableError, read_file, read_variable
 from hatchway.secrets.secret import Secret
+
+if TYPE_CHECKING:
+    from hatchway.aws import AwsClients
 
 __all__ = ["Purpose", "Secret", "SecretResolver"]
 
@@ -20,20 +24,24 @@ class SecretResolver:
     Keeps nothing: a rotated secret is in force at the next call.
     """
 
-    def __init__(self, config: SecretsConfig, environ: Mapping[str, str]) -> None:
+    def __init__(self, config: SecretsConfig, environ: Mapping[str, str], aws: AwsClients | None = None) -> None:
         self._contexts = config.contexts
         self._environ = environ
+        self._aws = aws
 
     async def resolve(self, ref: str, *, field: str, purpose: Purpose) -> Secret:
         """The value of `<context>:<secret-name>`. `field` is the requester's name of where the reference stands.
 
-        Raises SecretError (no such context or secret, or it cannot be read) or SecretNotAllowed (it exists, and is not
-        for this purpose). Both name the field and the reference, never a value.
+        Raises SecretError (no such context or secret, or it cannot be read), SecretUnavailable (where it lies does not
+        answer now) or SecretNotAllowed (it is not for this purpose). All name the field and the reference, never a
+        value.
         """
         context, name = permitted(self._contexts, ref, field=field, purpose=purpose)
         try:
-            # A file can lie on a network mount, so it is not read in the loop.
+            # A file can lie on a network mount, and AWS be slow, so neither is waited for in the loop.
             value = await asyncio.to_thread(self._read, context, name)
+        except UnavailableError as e:
+            raise SecretUnavailable(f"{field}: the secret {ref!r} {e}") from None
         except NotServedError as e:
             raise SecretError(f"{field}: the secret {ref!r} {e}") from None
         return Secret(value)
@@ -41,4 +49,13 @@ class SecretResolver:
     def _read(self, context: Context, name: str) -> str:
         if isinstance(context, FileContext):
             return read_file(context.path, name)
-        return read_variable(self._environ, name)
+        if isinstance(context, EnvContext):
+            return read_variable(self._environ, name)
+        # The AWS SDK costs a third of a second to import, which only those pay who have a secret there.
+        from hatchway.aws import AwsClients
+        from hatchway.secrets.aws import read_parameter, read_secret
+
+        self._aws = self._aws or AwsClients()
+        if isinstance(context, SecretsManagerContext):
+            return read_secret(self._aws, context, name)
+        return read_parameter(self._aws, context, name)

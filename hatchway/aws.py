@@ -1,0 +1,145 @@
+"""Clients of AWS services, and what their refusals mean. Blocking, as the SDK is: call them in a thread.
+
+Credentials come the SDK's own way (environment, profile, web identity, the instance's role), are kept and renewed by
+it, and are never in a configuration of ours.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    NoCredentialsError,
+    NoRegionError,
+    PartialCredentialsError,
+    TokenRetrievalError,
+    UnauthorizedSSOTokenError,
+)
+from botocore.exceptions import ConnectionError as AwsConnectionError
+
+from hatchway.errors import HatchwayError
+
+if TYPE_CHECKING:
+    from mypy_boto3_ecr import ECRClient
+    from mypy_boto3_secretsmanager import SecretsManagerClient
+    from mypy_boto3_ssm import SSMClient
+
+CONNECT_S, READ_S, ATTEMPTS = 3, 4, 3
+"""One call, its retries included, is over within about half a minute, whatever the network swallows."""
+
+_THROTTLED = frozenset(
+    {
+        "Throttling", "ThrottlingException", "ThrottledException", "TooManyRequestsException", "RequestLimitExceeded",
+        "RequestThrottled", "RequestThrottledException", "SlowDown", "BandwidthLimitExceeded", "LimitExceededException",
+    }
+)  # fmt: skip
+_DENIED = frozenset({"AccessDeniedException", "AccessDenied", "UnauthorizedOperation", "AuthFailure"})
+_BAD_IDENTITY = frozenset(
+    {
+        "UnrecognizedClientException", "InvalidClientTokenId", "InvalidSignatureException", "SignatureDoesNotMatch",
+        "ExpiredToken", "ExpiredTokenException", "IncompleteSignature", "MissingAuthenticationToken",
+    }
+)  # fmt: skip
+
+
+class AwsError(HatchwayError):
+    """AWS did not do what it was asked. `code` is its own word for it; `str()` ends a sentence."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class AwsRefused(AwsError):
+    """It answered no, and would again."""
+
+
+class AwsDenied(AwsRefused):
+    """This worker's AWS identity may not do that."""
+
+
+class NoAwsIdentity(AwsRefused):
+    """This worker has no AWS credentials at all."""
+
+
+class AwsUnavailable(AwsError):
+    """It throttles, fails on its side or does not answer: trying again may help."""
+
+
+class AwsClients:
+    """Clients by service, region and endpoint, each made once: making one reads megabytes of models. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: dict[tuple[Any, ...], Any] = {}
+
+    def secrets_manager(self, region: str | None = None, endpoint: str | None = None) -> SecretsManagerClient:
+        client: SecretsManagerClient = self._once("secretsmanager", region_name=region, endpoint_url=endpoint)
+        return client
+
+    def ssm(self, region: str | None = None, endpoint: str | None = None) -> SSMClient:
+        client: SSMClient = self._once("ssm", region_name=region, endpoint_url=endpoint)
+        return client
+
+    def ecr(self, region: str, *, fips: bool = False) -> ECRClient:
+        client: ECRClient = self._once("ecr", fips=fips, region_name=region)
+        return client
+
+    def _once(self, service: Any, *, fips: bool = False, **place: Any) -> Any:
+        key = (service, fips, *place.values())
+        # The SDK's clients may be shared between threads; its session, which makes them, may not.
+        with self._lock:
+            if key not in self._made:
+                self._made[key] = boto3.client(service, config=_config(fips=fips), **place)
+            return self._made[key]
+
+
+def _config(*, fips: bool = False) -> Config:
+    return Config(
+        connect_timeout=CONNECT_S,
+        read_timeout=READ_S,
+        retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+        use_fips_endpoint=fips or None,
+    )
+
+
+@contextmanager
+def aws_errors() -> Iterator[None]:
+    """Turn what the SDK raises into AwsError. Never hands on its text: it quotes what it was given and got."""
+    try:
+        yield
+    except ClientError as e:
+        raise _refusal(e) from None
+    except (NoCredentialsError, PartialCredentialsError):
+        raise NoAwsIdentity("NoCredentials", "the worker has no AWS credentials") from None
+    except (CredentialRetrievalError, TokenRetrievalError, UnauthorizedSSOTokenError) as e:
+        raise AwsUnavailable(type(e).__name__, "the worker's AWS credentials could not be fetched") from None
+    except NoRegionError:
+        raise AwsRefused("NoRegion", "no AWS region is set: say `region` there, or AWS_REGION for the worker") from None
+    except (AwsConnectionError, HTTPClientError) as e:
+        raise AwsUnavailable(type(e).__name__, f"AWS did not answer ({type(e).__name__})") from None
+    except BotoCoreError as e:
+        raise AwsRefused(type(e).__name__, f"the AWS SDK refused the call ({type(e).__name__})") from None
+
+
+def _refusal(error: ClientError) -> AwsError:
+    code = str(error.response.get("Error", {}).get("Code") or "unknown")
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if code in _THROTTLED or status == 429:
+        return AwsUnavailable(code, f"AWS limits how often it is asked ({code})")
+    if code in _DENIED:
+        return AwsDenied(code, f"the worker's AWS identity may not ({code})")
+    if code in _BAD_IDENTITY:
+        return AwsDenied(code, f"AWS does not take the worker's credentials ({code})")
+    if status >= 500:
+        return AwsUnavailable(code, f"AWS failed on its side ({code})")
+    return AwsRefused(code, f"AWS refused ({code})")
