@@ -7,13 +7,13 @@ from urllib.parse import urlsplit
 
 from hatchway.addresses import AddressError, parse_opening
 from hatchway.config.document import Path_
+from hatchway.config.ec2_checks import check_ec2
 from hatchway.config.schema import LabelSet, NetworkPolicy, Scaler, ScalerType
 from hatchway.errors import InvalidReference
 from hatchway.registry.reference import parse_reference
 
 NOT_BUILT_TYPES = {
     "firecracker": "microVMs are not built yet; use container or bare-metal",
-    "ec2": "EC2 instances are not built yet; use container or bare-metal",
     "event": "provisioning by events is not built yet; use container or bare-metal",
 }
 
@@ -44,8 +44,31 @@ def check_backend(scaler: Scaler) -> Iterator[tuple[Path_, str]]:
     """What this scaler's type asks of it. Paths are relative to the scaler."""
     if scaler.type is ScalerType.CONTAINER:
         yield from _check_container(scaler)
-    else:
+    elif scaler.type is ScalerType.BARE_METAL:
         yield from _check_bare_metal(scaler)
+    elif scaler.type is ScalerType.EC2:
+        yield from _check_foreign(scaler, "an ec2 scaler", _CONTAINER_ONLY | _BARE_METAL_ONLY)
+        yield from check_ec2(scaler)
+    if scaler.type is not ScalerType.EC2:
+        yield from _check_no_ec2(scaler)
+
+
+def _check_foreign(scaler: Scaler, own: str, keys: dict[str, str]) -> Iterator[tuple[Path_, str]]:
+    """Keys of the types that mean nothing to this one."""
+    for field, key in keys.items():
+        if field in scaler.model_fields_set:
+            yield (key,), f"belongs to another type of scaler; it means nothing to {own}"
+    for index, label_set in enumerate(scaler.label_sets):
+        for key in _set_keys(label_set, _CONTAINER_ONLY_IN_SET | _BARE_METAL_ONLY_IN_SET):
+            yield ("labelSets", index, key), f"belongs to another type of scaler; it means nothing to {own}"
+
+
+def _check_no_ec2(scaler: Scaler) -> Iterator[tuple[Path_, str]]:
+    if scaler.ec2 is not None:
+        yield ("ec2",), "belongs to an ec2 scaler"
+    for index, label_set in enumerate(scaler.label_sets):
+        if label_set.ec2 is not None:
+            yield ("labelSets", index, "ec2"), "belongs to an ec2 scaler"
 
 
 def _check_container(scaler: Scaler) -> Iterator[tuple[Path_, str]]:

@@ -72,12 +72,28 @@ def _with_stand_ins(data: Any, index: int) -> Any:
     return {
         "name": f"unreadable-{index}",
         "maxAgents": MOST_AGENTS,
-        **data,
+        **_with_ec2(data, EC2_STAND_INS),
         "labelSets": [
-            {"labels": [f"unreadable-{index}-{place}"], **label_set} if isinstance(label_set, dict) else label_set
+            {"labels": [f"unreadable-{index}-{place}"], **_with_ec2(label_set, EC2_SET_STAND_INS)}
+            if isinstance(label_set, dict)
+            else label_set
             for place, label_set in enumerate(label_sets if isinstance(label_sets, list) and label_sets else [{}])
         ],
     }
+
+
+EC2_STAND_INS: dict[str, Any] = {"region": "eu-central-1"}
+EC2_SET_STAND_INS: dict[str, Any] = {
+    "ami": "ami-00000000",
+    "offers": [{"instanceType": "unreadable.small"}],
+    "subnets": ["subnet-00000000"],
+    "securityGroups": ["sg-00000000"],
+}
+
+
+def _with_ec2(data: dict[str, Any], stand_ins: dict[str, Any]) -> dict[str, Any]:
+    ec2 = data.get("ec2")
+    return {**data, "ec2": {**stand_ins, **ec2}} if isinstance(ec2, dict) else data
 
 
 def _without(data: Any, paths: list[Path_]) -> Any:

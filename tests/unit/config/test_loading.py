@@ -144,8 +144,8 @@ def test_a_key_that_the_schema_refuses_is_told_how_it_is_meant(findings: Finding
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("bare-metal", "kubernetes", "scalers[0].type: must be container or bare-metal"),
-        ("bare-metal", "ec2", "scalers[0].type: EC2 instances are not built yet"),
+        ("bare-metal", "kubernetes", "scalers[0].type: must be container, bare-metal or ec2"),
+        ("bare-metal", "ec2", "scalers[0].ec2: is required: say the `region`"),
         ("bare-metal", "event", "scalers[0].type: provisioning by events is not built yet"),
         ("bare-metal", "firecracker", "scalers[0].type: microVMs are not built yet"),
         ("name: metal", "name: -x", "scalers[0].name: must be 1 to 100 letters"),
