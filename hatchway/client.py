@@ -43,6 +43,8 @@ from hatchway.model import (
 from hatchway.task_queues import CONTROL
 
 RPC_LIMIT = timedelta(seconds=10)
+QUERY_LIMIT = timedelta(seconds=15)
+"""A query waits for the workflow task that is under way. One that a killed worker had is given up after 10 s."""
 CONNECT_S = 5.0
 """As long as for Postgres. The SDK itself waits 30 s for a server that swallows packets; a refusal is known at once."""
 
@@ -182,7 +184,7 @@ class HatchwayClient:
         """What it is doing, since when, for whom it waits."""
         handle = self.temporal.get_workflow_handle(workflow_id)
         status: ProvisionStatus = await handle.query(
-            "status", StatusRequest(), result_type=ProvisionStatus, rpc_timeout=RPC_LIMIT
+            "status", StatusRequest(), result_type=ProvisionStatus, rpc_timeout=QUERY_LIMIT
         )
         return status
 

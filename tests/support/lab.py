@@ -123,7 +123,9 @@ class Lab:
         async def there() -> ProvisionStatus | None:
             try:
                 status = await self.status(started)
-            except RPCError as e:  # a query that a busy server did not get to; it is asked again
+            # A query waits for the workflow task under way. One that a killed worker had is given up after 10 s; the
+            # next is waited for as well, so a query outlives no two kills. It changes nothing, and is asked again.
+            except RPCError as e:
                 if e.status not in (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED):
                     raise
                 return None
