@@ -78,6 +78,7 @@ class SpawnCode(StrEnum):
     QUOTA = "quota"
     DAEMON_UNAVAILABLE = "daemon_unavailable"
     DISK_FULL = "disk_full"
+    PROVISIONER_FAILED = "provisioner_failed"
 
 
 class HatchwayError(Exception):

@@ -14,7 +14,6 @@ from hatchway.registry.reference import parse_reference
 
 NOT_BUILT_TYPES = {
     "firecracker": "microVMs are not built yet; use container or bare-metal",
-    "event": "provisioning by events is not built yet; use container or bare-metal",
 }
 
 _CONTAINER_ONLY = {
@@ -49,6 +48,8 @@ def check_backend(scaler: Scaler) -> Iterator[tuple[Path_, str]]:
     elif scaler.type is ScalerType.EC2:
         yield from _check_foreign(scaler, "an ec2 scaler", _CONTAINER_ONLY | _BARE_METAL_ONLY)
         yield from check_ec2(scaler)
+    else:
+        yield from _check_foreign(scaler, "an event scaler", _CONTAINER_ONLY | _BARE_METAL_ONLY)
     if scaler.type is not ScalerType.EC2:
         yield from _check_no_ec2(scaler)
 

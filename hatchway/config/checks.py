@@ -13,6 +13,7 @@ from hatchway.agent_env import AGENT_COMMAND, agent_command_objection, label_set
 from hatchway.config.backend_checks import check_backend
 from hatchway.config.capacity_checks import Surroundings, check_capacity, check_pools, check_windows
 from hatchway.config.document import Path_
+from hatchway.config.event_checks import check_targets
 from hatchway.config.schema import Config, LabelSet, Scaler, SecretsConfig, SecretsManagerContext, SsmContext
 from hatchway.errors import InvalidReference, SecretError
 from hatchway.labels import RESERVED_PREFIX, fold, fold_all, gates, injected
@@ -22,6 +23,7 @@ from hatchway.secrets.policy import Purpose, permitted
 
 Problem = tuple[Path_, str]
 
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9a-fA-F:]+")
 _REGION = re.compile(r"[a-z]{2,4}(?:-[a-z]+)+-[0-9]{1,2}")
 
 
@@ -49,6 +51,7 @@ def check_scaler(scaler: Scaler, secrets: SecretsConfig | None) -> Iterator[Prob
         for path, message in (*_check_labels(scaler, label_set), *_check_env(label_set, secrets)):
             yield ("labelSets", index, *path), message
     yield from check_backend(scaler)
+    yield from check_targets(scaler, secrets)
     if secrets is not None:
         yield from _check_registry_auth(scaler, secrets)
 
@@ -67,7 +70,13 @@ def check_secrets(secrets: SecretsConfig) -> Iterator[Problem]:
                 parse_registry_host(registry)
             except InvalidReference as e:
                 yield (*path, "registries", index), str(e)
-        if context.env is False and not context.registries:
+        for index, host in enumerate(context.targets):
+            if not _HOST.fullmatch(host):
+                yield (
+                    (*path, "targets", index),
+                    "must be the host alone, as in hooks.example.com: no scheme and no port",
+                )
+        if context.env is False and not context.registries and not context.targets:
             yield path, "serves nothing: it lists no `registries`, and `env: false` keeps it out of environments"
 
 

@@ -61,6 +61,4 @@ def _target_of_string(value: Any) -> Any:
     return {"scaleUp": value} if isinstance(value, str) else value
 
 
-Targets = Annotated[
-    list[Annotated[ProvisioningTarget, BeforeValidator(_target_of_string)]], Field(min_length=1, max_length=10)
-]
+Targets = Annotated[list[Annotated[ProvisioningTarget, BeforeValidator(_target_of_string)]], Field(max_length=10)]

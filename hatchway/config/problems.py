@@ -19,7 +19,6 @@ from hatchway.config.schema import Config
 
 _NOT_BUILT = "is not supported yet; remove it, since ignoring it would not do what it says"
 NOT_BUILT_KEYS = {
-    "provisioningTargets": "belongs to scalers of the type event, which are not built yet; remove it",
     "useHostDockerConfig": _NOT_BUILT,
     "firecracker": _NOT_BUILT,
 }

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from hatchway.config.base import ConfigModel, Whole
 from hatchway.config.ec2_schema import Ec2LabelSet, Ec2Scaler
+from hatchway.config.event_schema import Targets
 from hatchway.model import EnvValue, Label, ResourceRequest, SecretRef
 from hatchway.quantities import cap_bytes, cap_mcpu
 
@@ -28,6 +29,7 @@ Seconds = Annotated[Whole, Field(ge=1, le=86_400)]
 class ScalerType(StrEnum):
     CONTAINER = "container"
     BARE_METAL = "bare-metal"
+    EVENT = "event"
     EC2 = "ec2"
 
 
@@ -204,6 +206,8 @@ class Scaler(ConfigModel):
     ec2: Ec2Scaler | None = None
     allow_job_image: bool = False
     registry_auth: list[RegistryAuthConfig] = []
+    provisioning_targets: Targets = []
+    """event: where scale-up and scale-down events go; each event goes to all of them."""
     claim_ttl_seconds: Seconds = 300
     agent_token_ttl_seconds: Seconds = 600
     spawn_timeout_seconds: Seconds = 300
@@ -235,9 +239,11 @@ class FileContext(ConfigModel):
     path: str
     registries: list[str] = []
     """Registry hosts that these secrets may be sent to. A context without any serves environments only."""
+    targets: list[str] = []
+    """Hosts of event targets that these secrets sign requests to, or log in at. Kept out of environments as well."""
     names: list[str] = ["*"]
     env: bool | None = None
-    """Whether agents may get these secrets in their environment. Unset: only where `registries` is empty."""
+    """Whether agents may get these secrets in their environment. Unset: where `registries` and `targets` are empty."""
 
 
 class EnvContext(ConfigModel):
@@ -248,6 +254,7 @@ class EnvContext(ConfigModel):
 
     type: Literal["env"]
     registries: list[str] = []
+    targets: list[str] = []
     names: list[str] = ["*"]
     env: bool | None = None
 
@@ -258,6 +265,7 @@ class _AwsContext(ConfigModel):
     endpoint_url: str | None = None
     """Instead of AWS's own endpoint: a VPC endpoint, or a stand-in."""
     registries: list[str] = []
+    targets: list[str] = []
     names: list[str] = ["*"]
     env: bool | None = None
 

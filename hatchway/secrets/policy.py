@@ -4,7 +4,8 @@ A requester writes references, never values, and a reference alone must not carr
 
 - a context with `registries` serves the registry credentials of exactly those hosts;
 - a context without `registries` serves the environments of agents, where the job's own code can read the value;
-- `env: true` lets a context do both, `env: false` with no `registries` lets it do nothing;
+- a context with `targets` signs events to exactly those hosts, or logs in there, and serves no environments either;
+- `env: true` lets a context do so too, `env: false` with neither `registries` nor `targets` lets it do nothing;
 - `names` limits either to the names that match one of its globs (`*` also matches a `/`). In Secrets Manager a glob
   without a `#` is for the secret and all its keys, and one with a `#` for those keys.
 """
@@ -25,15 +26,22 @@ Context = SecretContext
 
 @dataclass(frozen=True)
 class Purpose:
-    """What the value is wanted for: `Purpose.registry("ghcr.io")`, or `Purpose.env`."""
+    """What the value is wanted for: `Purpose.registry("ghcr.io")`, `Purpose.target("hooks.example.com")`, or
+    `Purpose.env`."""
 
     host: str | None = None
     """The registry it is sent to, as `ImageReference.registry` spells it; None for an agent's environment."""
+    target_host: str | None = None
+    """The host of an event target that it signs requests to, or logs in at."""
     env: ClassVar[Purpose]
 
     @classmethod
     def registry(cls, host: str) -> Purpose:
         return cls(host)
+
+    @classmethod
+    def target(cls, host: str) -> Purpose:
+        return cls(target_host=host)
 
 
 Purpose.env = Purpose()
@@ -57,7 +65,9 @@ def permitted(contexts: Mapping[str, Context], reference: str, *, field: str, pu
     if context is None:
         known = ", ".join(sorted(contexts)) or "none"
         raise SecretError(f"{field}: no secret context {context_name!r} is configured (configured: {known})")
-    if purpose.host is None:
+    if purpose.target_host is not None:
+        _check_target(context, context_name, reference, field, purpose.target_host)
+    elif purpose.host is None:
         _check_env(context, context_name, reference, field)
     else:
         _check_registry(context, context_name, reference, field, purpose.host)
@@ -74,11 +84,21 @@ def _serves(context: Context, glob: str, name: str) -> bool:
 
 
 def _check_env(context: Context, context_name: str, reference: str, field: str) -> None:
-    serves_env = context.env if context.env is not None else not context.registries
+    serves_env = context.env if context.env is not None else not (context.registries or context.targets)
     if not serves_env:
+        kept = "registries" if context.registries or not context.targets else "event targets"
         raise SecretNotAllowed(
-            f"{field}: {reference!r} is not for environments: the context {context_name!r} is kept for registries; "
+            f"{field}: {reference!r} is not for environments: the context {context_name!r} is kept for {kept}; "
             "use another context, or set `env: true` on it"
+        )
+
+
+def _check_target(context: Context, context_name: str, reference: str, field: str, host: str) -> None:
+    if host.lower() not in {listed.lower() for listed in context.targets}:
+        allowed = ", ".join(context.targets) or "none"
+        raise SecretNotAllowed(
+            f"{field}: {reference!r} may not be used for {host}: the context {context_name!r} lists the targets "
+            f"{allowed}"
         )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from hatchway.config.event_schema import ProvisioningTarget
 from hatchway.config.loading import load
 from hatchway.config.schema import (
     Backoff,
@@ -120,7 +121,19 @@ def keys_of(model: type[BaseModel]) -> set[str]:
 
 @pytest.mark.parametrize(
     "model",
-    [Config, Scaler, LabelSet, MachinePool, ResourceCap, WarmPool, Backoff, Reaper, RegistryAuthConfig, FileContext],
+    [
+        Config,
+        Scaler,
+        LabelSet,
+        MachinePool,
+        ResourceCap,
+        WarmPool,
+        Backoff,
+        Reaper,
+        RegistryAuthConfig,
+        FileContext,
+        ProvisioningTarget,
+    ],
     ids=lambda model: model.__name__,
 )
 def test_every_key_is_in_the_documentation(model: type[BaseModel]) -> None:

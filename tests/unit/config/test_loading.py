@@ -125,7 +125,7 @@ def test_what_cannot_be_read_is_spoken_of_once_and_blamed_for_nothing_else(
         ("MaxConcurrentSpawns: 3", "unknown key; did you mean maxConcurrentSpawns?"),
         ("max_concurrent_spawns: 3", "unknown key; did you mean maxConcurrentSpawns?"),
         ("useHostDockerConfig: true", "is not supported yet; remove it, since ignoring it would not do what it says"),
-        ("provisioningTargets: []", "belongs to scalers of the type event, which are not built yet; remove it"),
+        ("provisioningTargets: []", "belongs to an event scaler"),
         ("hosts: build-1", "must be a list"),
         ("hosts: [build 1]", "must be 1 to 100 letters, digits, dots, underscores and dashes"),
         ('mandatoryLabels: ["linux\\u200b"]', "mandatoryLabels[0]: holds a character that cannot be seen"),
@@ -144,9 +144,9 @@ def test_a_key_that_the_schema_refuses_is_told_how_it_is_meant(findings: Finding
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("bare-metal", "kubernetes", "scalers[0].type: must be container, bare-metal or ec2"),
+        ("bare-metal", "kubernetes", "scalers[0].type: must be container, bare-metal, event or ec2"),
         ("bare-metal", "ec2", "scalers[0].ec2: is required: say the `region`"),
-        ("bare-metal", "event", "scalers[0].type: provisioning by events is not built yet"),
+        ("bare-metal", "event", "scalers[0].provisioningTargets: is required: it says where the events go"),
         ("bare-metal", "firecracker", "scalers[0].type: microVMs are not built yet"),
         ("name: metal", "name: -x", "scalers[0].name: must be 1 to 100 letters"),
         ("labels: [linux]", "labels: []", "scalers[0].labelSets[0].labels: must have at least one entry"),
