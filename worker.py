@@ -62,6 +62,7 @@ from hatchway.reaping import Windows
 from hatchway.reclaim_schedules import ReclaimSchedules
 from hatchway.runner import ContextFreeRunner
 from hatchway.signals import heed_signals, leave_at_once
+from hatchway.registry.pull import Logins
 from hatchway.store.adoption import Adoption
 from hatchway.store.backoff import Backoff
 from hatchway.store.census import Census
@@ -191,6 +192,7 @@ class Fleet:
         self._backoff = Backoff(db)
         self._reclaiming = Reclaiming(db)
         self._exits = Exits(self._slots, self._outcomes, temporal)
+        self._logins = Logins(os.environ)
         self._tie = NamespaceTie(db, temporal)
         self._metrics = metrics.Metrics.of(temporal)
         self._installation = Installation(
@@ -334,7 +336,7 @@ class Fleet:
     def _compute_activities(self, host_id: str) -> ComputeActivities:
         return ComputeActivities(
             host_id, self._reach.on_host[host_id], self._slots, self._claims, self._config, self._installation,
-            self._metrics, self._backoff,
+            self._metrics, self._backoff, self._logins,
         )  # fmt: skip
 
     def _reclaim_activities(self, host_id: str) -> ReclaimActivities:

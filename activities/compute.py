@@ -37,7 +37,7 @@ from hatchway.labels import agent_labels
 from hatchway.metrics import Metrics
 from hatchway.model import ComputeRef, ScaleDownReason, TeardownFacts, TeardownState
 from hatchway.registry.auth import RegistryAuth
-from hatchway.registry.pull import pull_credentials
+from hatchway.registry.pull import Logins
 from hatchway.resources import shape
 from hatchway.secrets.env import resolve_env
 from hatchway.store.backoff import Backoff
@@ -82,6 +82,7 @@ class ComputeActivities:
         host_id: str,
         backends: Mapping[str, Backend],
         slots: Slots,
+        logins: Logins | None = None,
         claims: Claims,
         config: CurrentConfig,
         installation: Installation,
@@ -91,6 +92,7 @@ class ComputeActivities:
         self._host_id = host_id
         self._backends = backends
         self._slots = slots
+        self._logins = logins or Logins()
         self._claims = claims
         self._config = config
         self._installation = installation
@@ -211,7 +213,7 @@ class ComputeActivities:
     ) -> RegistryAuth | None:
         if image is None:
             return None
-        return await pull_credentials(image, ask.request.container, scaler, self._config.resolver(config))
+        return await self._logins.credentials(image, ask.request.container, scaler, self._config.resolver(config))
 
     async def _env(self, ask: SpawnInput, row: SpawnRow, spec: Blueprint, handled: set[str]) -> dict[str, str]:
         """The agent's whole environment. The claim is minted last, so that a refused secret costs none."""

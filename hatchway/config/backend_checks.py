@@ -21,6 +21,8 @@ _CONTAINER_ONLY = {
     "network_isolation": "networkIsolation",
     "allow_job_image": "allowJobImage",
     "registry_auth": "registryAuth",
+    "use_host_docker_config": "useHostDockerConfig",
+    "ecr_for": "ecrFor",
 }
 _BARE_METAL_ONLY = {"enforce_cgroups": "enforceCgroups"}
 _CONTAINER_ONLY_IN_SET = {

@@ -128,6 +128,14 @@ class Reaper(ConfigModel):
     """Unset: a day, or twice the longest spawn timeout where that is more."""
 
 
+class EcrFor(StrEnum):
+    """Whose images may be pulled with what the worker's AWS identity may read."""
+
+    LABEL_SETS = "label-sets"
+    ALL_IMAGES = "all-images"
+    NONE = "none"
+
+
 class RegistryAuthConfig(ConfigModel):
     """A scaler's own registry credentials, by reference."""
 
@@ -206,6 +214,11 @@ class Scaler(ConfigModel):
     ec2: Ec2Scaler | None = None
     allow_job_image: bool = False
     registry_auth: list[RegistryAuthConfig] = []
+    use_host_docker_config: bool = False
+    """container: where neither the job nor `registryAuth` has credentials, those of the docker config of the worker's
+    own user serve, for jobs' images too."""
+    ecr_for: EcrFor = EcrFor.LABEL_SETS
+    """container: whose images the worker's AWS identity fetches a password of ECR for."""
     provisioning_targets: Targets = []
     """event: where scale-up and scale-down events go; each event goes to all of them."""
     claim_ttl_seconds: Seconds = 300

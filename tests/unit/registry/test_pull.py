@@ -9,7 +9,7 @@ import pytest
 from hatchway.config.schema import Scaler
 from hatchway.errors import AuthError, SecretError
 from hatchway.model import ContainerSpec
-from hatchway.registry.pull import pull_credentials
+from hatchway.registry.pull import Logins
 from hatchway.secrets.resolver import SecretResolver
 
 OPERATORS = "ghcr.io/ops/agent:1"
@@ -44,7 +44,7 @@ async def test_a_jobs_image_is_pulled_with_its_own_then_the_scalers_then_no_cred
 ) -> None:
     container = ContainerSpec.model_validate({"image": image, "auth": auth})
 
-    found = await pull_credentials(image, container, scaler(allowJobImage=True), resolver)
+    found = await Logins({}).credentials(image, container, scaler(allowJobImage=True), resolver)
 
     assert (found.username if found else None) == user
     assert (found.source if found else None) == ({"job": "job", "operator": "scaler"}.get(user or ""))
@@ -63,7 +63,7 @@ async def test_the_operators_image_is_never_pulled_with_the_jobs_credentials(
 ) -> None:
     spec = ContainerSpec.model_validate(container) if container else None
 
-    found = await pull_credentials(OPERATORS, spec, scaler(allowJobImage=allow), resolver)
+    found = await Logins({}).credentials(OPERATORS, spec, scaler(allowJobImage=allow), resolver)
 
     assert found is not None
     assert (found.username, found.source) == ("operator", "scaler")
@@ -84,7 +84,7 @@ async def test_scaler_credentials_that_cannot_be_resolved_fail_and_never_pull_an
     resolver: SecretResolver, own: dict[str, str], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=rf"scaler docker: registryAuth\[0\]{words}"):
-        await pull_credentials(OPERATORS, None, scaler(registryAuth=[own]), resolver)
+        await Logins({}).credentials(OPERATORS, None, scaler(registryAuth=[own]), resolver)
 
 
 async def test_a_jobs_credentials_that_cannot_be_resolved_fail_where_the_scalers_would_have_served(
@@ -93,4 +93,4 @@ async def test_a_jobs_credentials_that_cannot_be_resolved_fail_where_the_scalers
     container = ContainerSpec.model_validate({"image": "ghcr.io/team/app", "auth": {"tokenSecret": "reg:absent"}})
 
     with pytest.raises(SecretError, match="reg:absent"):
-        await pull_credentials("ghcr.io/team/app", container, scaler(allowJobImage=True), resolver)
+        await Logins({}).credentials("ghcr.io/team/app", container, scaler(allowJobImage=True), resolver)
