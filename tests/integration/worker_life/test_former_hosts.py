@@ -46,6 +46,7 @@ def _polled(process: WorkerProcess) -> list[str]:
 async def _an_agent_whose_scaler_has_left(stack: Stack) -> tuple[Started, int]:
     """It is active, and the worker that spawned it has ended. With the process that the agent is."""
     async with running_worker(stack) as first:
+        await _polls(first, spawn_queue("laptop"))
         started = await stack.provision(labels=["long"], job_id="job-1")
         status = await stack.reaches(started, S.ACTIVE)
         await stack.apply(MOVED_ON)
