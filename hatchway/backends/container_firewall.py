@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 import structlog
 
-from hatchway.backends.container_rules import RuleSet, hooks
+from hatchway.backends.container_answers import answers_table, merged, record
+from hatchway.backends.container_rules import Openings, RuleSet, hooks
 from hatchway.errors import HatchwayError
 
 log = structlog.get_logger(__name__)
@@ -67,10 +68,13 @@ class Firewall:
                 )
             self._known[rules.table] = (rules, listing)
 
-    def loaded(self) -> list[RuleSet]:
-        """The tables that `ensure` has left, as they were wanted last."""
-        with self._loading:
-            return [rules for rules, _ in self._known.values()]
+    def record(self, table: str, openings: Openings) -> None:
+        """Tell the other workers of this network what this one was told. Raises RulesMissing."""
+        self._run(["--file", "-"], record(table, openings))
+
+    def with_all_answers(self, table: str, openings: Openings) -> Openings:
+        """With what the other workers of this network were told. Raises RulesMissing."""
+        return merged(openings, self._listed(answers_table(table)) or "")
 
     def verify(self, table: str) -> None:
         """Raise RulesMissing unless the table is, to the letter, what `ensure` left there."""

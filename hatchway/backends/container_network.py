@@ -43,6 +43,7 @@ BRIDGE_PREFIX = "hw-"
 RESOLVE_TIMEOUT = 10.0  # seconds
 RESOLV_CONF = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
 """The second holds the real servers where the first names systemd's stub on loopback."""
+_INSTALL_ATTEMPTS = 5
 _NETFILTER = ("iptables", "ip6tables")
 
 
@@ -87,6 +88,8 @@ class Networks:
         self._firewall = firewall
         self._closed = tuple(closed)
         self._making = asyncio.Lock()
+        self._guarded: dict[str, tuple[str, Openings]] = {}
+        """Table to bridge, and what this worker was told for it last."""
 
     async def attach(self, spec: SpawnSpec, urls: str, network: str | None = None) -> Attachment:
         """A network for this spawn with its rules installed and read back. `network`: it has to be that one.
@@ -126,8 +129,34 @@ class Networks:
         self._look_at(network)
         gateways = {host: await _resolved(host, host_address) for host in map(split_endpoint, policy.gateways)}
         openings = await self._openings(policy, gateways)
-        await asyncio.to_thread(self._firewall.ensure, rule_set(network.table, network.bridge, openings))
+        await asyncio.to_thread(self._install, network.table, network.bridge, openings)
+        self._guarded[network.table] = network.bridge, openings
         return gateways, openings
+
+    def _install(self, table: str, bridge: str, openings: Openings) -> None:
+        """Rules of what all workers were told. Blocking.
+
+        Each records first, and looks again when its rules stand: whoever loads last has seen all that was recorded.
+        """
+        self._firewall.record(table, openings)
+        everyone = self._firewall.with_all_answers(table, openings)
+        for _ in range(_INSTALL_ATTEMPTS):
+            self._firewall.ensure(rule_set(table, bridge, everyone))
+            loaded, everyone = everyone, self._firewall.with_all_answers(table, openings)
+            if everyone == loaded:
+                return
+        raise RulesMissing(f"other workers change what {table} opens faster than it can be loaded: see their DNS")
+
+    def put_back(self) -> None:
+        """What was installed from here and is gone since. That needs neither the engine nor a name server to answer.
+
+        Blocking. Raises RulesMissing.
+        """
+        for table, (bridge, openings) in list(self._guarded.items()):
+            if has_bridge(table):
+                self._install(table, bridge, openings)
+            else:
+                self._guarded.pop(table, None)
 
     def verify(self, attachment: Attachment) -> None:
         """The last look before a start, in the thread that starts: the rules are still what they were.
@@ -226,6 +255,15 @@ class Networks:
             allow=() if policy.deny_all else allow,
             closed=[endpoint for endpoint in closed if not endpoint.address.is_loopback],
         )
+
+
+def has_bridge(table: str) -> bool:
+    """Whether the bridge is there whose packets this table judges: both end in the same token."""
+    try:
+        socket.if_nametoindex(BRIDGE_PREFIX + table.rpartition("_")[2])
+    except OSError:
+        return False
+    return True
 
 
 def table_prefix(installation_id: str) -> str:

@@ -7,7 +7,6 @@ machine's own firewall (`flush ruleset`) would otherwise leave them open until t
 from __future__ import annotations
 
 import asyncio
-import socket
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,7 +15,7 @@ import structlog
 from hatchway.backends.container_engine import Engine
 from hatchway.backends.container_errors import EngineRefused
 from hatchway.backends.container_firewall import Firewall, FirewallUnusable
-from hatchway.backends.container_network import BRIDGE_PREFIX, INSTALLATION, Network, Networks, table_prefix
+from hatchway.backends.container_network import INSTALLATION, Network, Networks, has_bridge, table_prefix
 from hatchway.errors import HatchwayError
 
 log = structlog.get_logger(__name__)
@@ -54,7 +53,7 @@ class Upkeep:
 
     async def look(self, *, unused_after: timedelta) -> None:
         """One pass: put rules right, remove what is unused for sure. Raises EngineUnreachable, EngineRefused."""
-        await asyncio.to_thread(self._put_back)
+        await asyncio.to_thread(self._networks.put_back)
         listed = await self._networks.listed()
         ours = self._networks.ours(listed)
         if ours:
@@ -73,12 +72,6 @@ class Upkeep:
             if ours:
                 raise
             # No rules can be made here, and none are needed: nobody asked for isolation.
-
-    def _put_back(self) -> None:
-        """What was loaded from here and is gone since. That needs neither the engine nor a name server to answer."""
-        for rules in self._firewall.loaded():
-            if _has_bridge(rules.table):
-                self._firewall.ensure(rules)
 
     async def _used(self) -> set[str]:
         """The networks that containers of ours are bound to, also those that have not started."""
@@ -103,7 +96,7 @@ class Upkeep:
         """Left by a worker that was killed between the two removals. No bridge of that name can come back."""
         prefix = table_prefix(self._installation_id)
         for table in self._firewall.tables(prefix):
-            if not _has_bridge(table):
+            if not has_bridge(table):
                 self._firewall.remove(table)
 
     def _say(self, e: Exception) -> None:
@@ -111,15 +104,6 @@ class Upkeep:
         if str(e) != self._said:
             log.error("isolated_networks_not_looked_after", error=str(e), kind=type(e).__name__)
         self._said = str(e)
-
-
-def _has_bridge(table: str) -> bool:
-    """Whether the bridge is there whose packets this table judges: both end in the same token."""
-    try:
-        socket.if_nametoindex(BRIDGE_PREFIX + table.rpartition("_")[2])
-    except OSError:
-        return False
-    return True
 
 
 def _age(network: Network) -> timedelta:
