@@ -37,6 +37,8 @@ class SpawnSpec:
     mcpu: int | None = None
     mem_bytes: int | None = None
     stop_grace: timedelta = timedelta(seconds=30)
+    max_lifetime: timedelta | None = None
+    """Of the agent, from its adoption on. None: without a bound."""
 
 
 class Progress(Protocol):

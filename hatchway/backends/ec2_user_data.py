@@ -1,4 +1,4 @@
-"""What an instance runs when it boots: a prelude of ours, then the label set's script. The one file it reads is the agent.
+"""What an instance runs when it boots: a prelude of ours, then the label set's script. It reads no file but the agent.
 
 The prelude ends the instance when the script has ended or its time is up, prints how it ended to the console, and keeps
 the claim out of the console. User data can be read on the instance by whoever runs there, and by whoever may describe

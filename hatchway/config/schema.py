@@ -233,6 +233,10 @@ class Scaler(ConfigModel):
         return timedelta(seconds=self.stop_grace_seconds)
 
     @property
+    def max_lifetime(self) -> timedelta | None:
+        return None if self.max_lifetime_seconds is None else timedelta(seconds=self.max_lifetime_seconds)
+
+    @property
     def warm_label_set(self) -> LabelSet | None:
         """The label set that warm agents are made of. None: no warm pool, or (only before the checks) no one set."""
         if self.warm_pool is None:

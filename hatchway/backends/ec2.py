@@ -1,0 +1,321 @@
+"""Agents as EC2 instances, found again by their tags: any worker with AWS credentials can take over from any other.
+
+What an agent's instance is asked for with is a token made of the agent's id and the offer, so EC2 itself refuses the
+second one of a spawn that ran twice. EC2 shows a new instance late: that nothing is seen means nothing for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+import structlog
+
+from hatchway.backends.base import Gone, OwnedCompute, Progress, SpawnSpec
+from hatchway.backends.ec2_client import Ec2Client, Ec2Clients, Place
+from hatchway.backends.ec2_errors import (
+    Ec2Error,
+    Ec2Refused,
+    Ec2Unreachable,
+    ec2_error,
+    tries_next_offer,
+    unreachable_error,
+)
+from hatchway.backends.ec2_exits import POLL_S, Ec2Exits, console
+from hatchway.backends.ec2_instances import GOING, LOOK_EVERY_S, Instance, Instances
+from hatchway.backends.ec2_request import Image, check_image, placements, refuse_what_cannot_run, run_instances, script
+from hatchway.backends.ec2_user_data import printed
+from hatchway.backends.errors import plain
+from hatchway.config.ec2_schema import Ec2LabelSet
+from hatchway.config.schema import Scaler, ScalerType
+from hatchway.errors import DestroyError, HatchwayError, PermanentSpawnError, SpawnCode, TransientSpawnError
+from hatchway.model import ComputeExit, ComputeRef, ScaleDownReason, TeardownFacts
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How patient a backend is. Seconds."""
+
+    visible_after: float = 30.0
+    """How late EC2 shows an instance, or its tags, at most: it says "eventually", and means a second or two. What shows
+    later than this has no row any more, and is reclaimed."""
+    poll: float = POLL_S
+    look_every: float = LOOK_EVERY_S
+    longest_pause: float = 5.0
+    """Between two looks at instances that are going."""
+    undo: float = 60.0
+    """How long a cancelled spawn waits until what it made is gone. The teardown that follows goes on from there."""
+
+
+@dataclass
+class _Region:
+    client: Ec2Client
+    instances: Instances
+
+
+class Ec2Backend:
+    """One scaler's instances. `host_id` is `scaler.<name>`: no machine of ours has a part in them."""
+
+    def __init__(self, scaler: Scaler, installation_id: str, pace: Pace | None = None) -> None:
+        if scaler.ec2 is None:
+            raise HatchwayError(f"scaler {scaler.name} has no section `ec2`: say its region there")
+        self._scaler = scaler.name
+        self._home = Place.of(scaler.ec2)
+        self._installation_id = installation_id
+        self._pace = pace or Pace()
+        self._clients = Ec2Clients()
+        self._regions: dict[Place, _Region] = {}
+        self._images: dict[tuple[Place, str], Image] = {}
+        self._ended_by_us: dict[str, None] = {}
+
+    @classmethod
+    async def connect(cls, scaler: Scaler, installation_id: str, pace: Pace | None = None) -> Self:
+        """A backend that EC2 has answered. Raises HatchwayError where it does not, or not to this worker."""
+        backend = cls(scaler, installation_id, pace)
+        try:
+            await backend._at(backend._home).instances.probe()
+        except Ec2Error:
+            await backend.close()
+            raise
+        return backend
+
+    @property
+    def host_id(self) -> str:
+        return host_id(self._scaler)
+
+    # ── spawn ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def spawn(self, spec: SpawnSpec, progress: Progress) -> ComputeRef:
+        """Take the first offer that there is; or find what an earlier attempt made, in whatever state it is.
+
+        An instance that an earlier attempt made keeps that attempt's environment, claim included.
+        """
+        place = self._place_of(spec.scaler)
+        try:
+            ec2 = refuse_what_cannot_run(spec, self._installation_id)
+            making = self._make(place, spec, ec2, progress)
+            return await self._settled(making, place, spec.agent_id)
+        except Ec2Refused as e:
+            raise ec2_error(e) from None
+        except Ec2Unreachable as e:
+            raise unreachable_error(e) from None
+
+    def _place_of(self, scaler: Scaler) -> Place:
+        place = Place.of(scaler.ec2) if scaler.ec2 is not None else self._home
+        if place != self._home:
+            raise PermanentSpawnError(
+                SpawnCode.INVALID_SPEC,
+                f"scaler {scaler.name} was moved from {self._home} to {place}: an agent that is being made would be "
+                "looked for in the wrong region; give the scaler of the new region a new name",
+            )
+        return place
+
+    async def _make(self, place: Place, spec: SpawnSpec, ec2: Ec2LabelSet, progress: Progress) -> ComputeRef:
+        region = self._at(place)
+        check_image(await self._image(place, ec2.ami), spec)
+        wanted = list(placements(ec2))
+        # An earlier attempt may have got another offer than the first, which by now might be granted beside it.
+        if len(wanted) > 1 and (found := await region.instances.of(spec.agent_id)):
+            return self._ref(place, _chosen(found))
+        image, text = await self._image(place, ec2.ami), script(spec, ec2, place.region)
+        refused: Ec2Refused | None = None
+        for placement in wanted:
+            progress(f"asking EC2 for {placement}")
+            try:
+                answer = await region.client.call("run_instances", **run_instances(spec, ec2, image, placement, text))
+            except Ec2Refused as e:
+                if e.made_before:
+                    return self._ref(place, await self._made_before(region, spec.agent_id, progress))
+                if not tries_next_offer(e):
+                    raise
+                log.info(
+                    "offer refused", agent_id=spec.agent_id, scaler=self._scaler, offer=str(placement), code=e.code
+                )
+                refused = e
+            else:
+                return self._ref(place, str(answer["Instances"][0]["InstanceId"]))
+        assert refused is not None  # noqa: S101 - there is at least one offer
+        raise refused
+
+    async def _made_before(self, region: _Region, agent_id: str, progress: Progress) -> str:
+        """The instance that our token has made, as soon as EC2 shows it."""
+        progress("waiting until EC2 shows the instance of an earlier attempt")
+        async for found in self._looks(region, agent_id):
+            if found:
+                log.info("instance taken over", agent_id=agent_id, instance_id=_chosen(found))
+                return _chosen(found)
+        raise TransientSpawnError(
+            SpawnCode.DAEMON_UNAVAILABLE,
+            f"EC2 says that an earlier attempt made the instance of {agent_id}, and does not show it yet",
+        )
+
+    async def _image(self, place: Place, ami: str) -> Image:
+        """Asked for once: an AMI never changes. One that is deregistered later is refused by the launch itself."""
+        if (place, ami) not in self._images:
+            answer = await self._at(place).client.call("describe_images", ImageIds=[ami])
+            if not answer["Images"]:
+                raise Ec2Refused("describe_images", "InvalidAMIID.NotFound", f"no AMI {ami} in {place.region}")
+            self._images[place, ami] = _image_of(answer["Images"][0])
+        return self._images[place, ami]
+
+    async def _settled(
+        self, making: Coroutine[Any, Any, ComputeRef], place: Place, agent_id: str
+    ) -> ComputeRef:  # fmt: skip
+        """The answer; a cancel waits for it first, since a call in a thread cannot be taken back, and undoes it."""
+        task = asyncio.create_task(making)
+        cancelled = False
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError:
+                cancelled = True
+        if not cancelled:
+            return task.result()
+        if (e := task.exception()) is not None:
+            log.info("a cancelled spawn failed by itself", agent_id=agent_id, error=str(e))
+        else:
+            await self._undo(self._at(place), agent_id, task.result().ref)
+        raise asyncio.CancelledError
+
+    async def _undo(self, region: _Region, agent_id: str, instance_id: str) -> None:
+        try:
+            async with asyncio.timeout(self._pace.undo):
+                await self._end(region, agent_id, instance_id)
+        except (Ec2Error, TimeoutError) as e:
+            # The teardown that follows every cancelled spawn finds it by its tags.
+            log.warning("instance of a cancelled spawn left", agent_id=agent_id, instance_id=instance_id, error=str(e))
+
+    # ── teardown ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def destroy(self, agent_id: str, facts: TeardownFacts, reason: ScaleDownReason) -> Gone:
+        """Terminate every instance of the agent, and return when EC2 shows all of them terminated.
+
+        Nothing to be seen is gone only after `visible_after`: a stamp says that a launch may have been asked for.
+        """
+        known, place = None, self._home
+        if facts.compute is not None and facts.compute.backend == ScalerType.EC2:
+            known = facts.compute.ref
+            place = Place.parse(facts.compute.endpoint) if facts.compute.endpoint else self._home
+        try:
+            await self._end(self._at(place), agent_id, known)
+        except Ec2Error as e:
+            raise DestroyError(f"the instance of {agent_id} is not confirmed gone: {e}") from None
+        return Gone()
+
+    async def _end(self, region: _Region, agent_id: str, known: str | None) -> None:
+        asked: set[str] = set()
+        if known is not None and await self._terminate(region, [known]):
+            asked.add(known)
+        seen: set[str] = set()
+        async for found in self._looks(region, agent_id):
+            seen |= {one.id for one in found}
+            left = {one.id for one in found if one.state not in GOING}
+            if known is not None and known not in seen | asked and await self._terminate(region, [known]):
+                asked.add(known)
+            if left - asked and await self._terminate(region, sorted(left - asked)):
+                asked |= left
+            if found and (known is None or known in seen) and not any(one.is_there for one in found):
+                return
+
+    async def _looks(self, region: _Region, agent_id: str) -> AsyncIterator[list[Instance]]:
+        """Look again and again, ever less often: for as long as there is something, or as EC2 may yet show something."""
+        since, pause = time.monotonic(), self._pace.look_every / 2
+        while True:
+            found = await region.instances.of(agent_id)
+            yield found
+            if not any(one.is_there for one in found) and time.monotonic() - since >= self._pace.visible_after:
+                return
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.6, self._pace.longest_pause)
+
+    async def _terminate(self, region: _Region, ids: list[str]) -> bool:
+        """False: EC2 does not know them; not yet, or not any more."""
+        for instance_id in ids:
+            self._ended_by_us[instance_id] = None
+        while len(self._ended_by_us) > REMEMBERED:
+            self._ended_by_us.pop(next(iter(self._ended_by_us)))
+        try:
+            await region.client.call("terminate_instances", InstanceIds=ids)
+        except Ec2Refused as e:
+            if e.not_found:
+                return False
+            raise
+        return True
+
+    # ── looks ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def find(self, agent_id: str) -> ComputeRef | None:
+        """The agent's instance that is not terminated. Raises HatchwayError while EC2 does not answer."""
+        found = [one for one in await self._at(self._home).instances.of(agent_id) if one.is_there]
+        return self._ref(self._home, _chosen(found)) if found else None
+
+    async def exits(self) -> AsyncIterator[ComputeExit]:
+        """Agents whose instances have ended, by themselves or by others' doing. What EC2 has forgotten is not told."""
+        region = self._at(self._home)
+        exits = Ec2Exits(region.client, region.instances, self._scaler, self._ended_by_us, self._pace.poll)
+        async with aclosing(exits.watch()) as watch:
+            async for ended in watch:
+                yield ended
+
+    async def owned(self) -> AsyncIterator[OwnedCompute]:
+        """Every instance of this scaler that is not terminated: what is costs nothing, and cannot be removed."""
+        async for one in self._at(self._home).instances.of_scaler(self._scaler):
+            if one.is_there:
+                yield OwnedCompute(one.agent_id, self._ref(self._home, one.id), one.launched_at)
+
+    async def logs(self, agent_id: str, lines: int = 200) -> str:
+        """The end of the instance's console: what its agent printed, or how far it has come in booting."""
+        region = self._at(self._home)
+        found = await region.instances.of(agent_id)
+        if not found:
+            return ""
+        text = plain(printed(await console(region.client, _chosen(found))).text)
+        return "\n".join(text.rstrip().split("\n")[-lines:])
+
+    async def close(self) -> None:
+        """Let the threads go. Every instance stays."""
+        self._clients.close()
+
+    def _at(self, place: Place) -> _Region:
+        if place not in self._regions:
+            client = self._clients.at(place)
+            instances = Instances(client, self._installation_id, look_every=self._pace.look_every)
+            self._regions[place] = _Region(client, instances)
+        return self._regions[place]
+
+    def _ref(self, place: Place, instance_id: str) -> ComputeRef:
+        return ComputeRef(backend=ScalerType.EC2, ref=instance_id, host_id=self.host_id, endpoint=str(place))
+
+
+REMEMBERED = 10_000
+"""Instances that a worker knows to have ended itself: far more than EC2 shows in the hour after."""
+
+
+def host_id(scaler: str) -> str:
+    """What the rows of a scaler's agents are stamped with: the queue that any worker with credentials polls."""
+    return f"scaler.{scaler}"
+
+
+def _chosen(found: list[Instance]) -> str:
+    """Of several the one that runs, and of those the first: whoever looks must come upon the same."""
+    running = [one for one in found if one.runs]
+    return (running or found)[0].id
+
+
+def _image_of(described: Mapping[str, Any]) -> Image:
+    return Image(
+        id=str(described["ImageId"]),
+        root_device=str(described.get("RootDeviceName") or "/dev/xvda"),
+        architecture=str(described.get("Architecture", "")),
+        windows=str(described.get("Platform", "")).lower() == "windows",
+    )
+
+
+__all__ = ["Ec2Backend", "Pace", "host_id"]

@@ -1,0 +1,120 @@
+"""The EC2 API, called in threads. The one place where its SDK is spoken.
+
+Credentials come the SDK's own way: environment, profile, web identity or the worker's own instance role.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    NoCredentialsError,
+    PartialCredentialsError,
+)
+
+from hatchway.backends.ec2_errors import Ec2Error, Ec2Refused, Ec2Unreachable
+from hatchway.config.ec2_schema import Ec2Scaler
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+CONNECT_S, READ_S, ATTEMPTS = 3, 10, 4
+"""One call with its retries is over within a minute, whatever the network swallows. EC2 answers in one or two seconds."""
+THREADS = 16
+
+
+@dataclass(frozen=True)
+class Place:
+    """A region, and its endpoint where that is not the region's own."""
+
+    region: str
+    endpoint_url: str | None = None
+
+    @classmethod
+    def of(cls, ec2: Ec2Scaler) -> Self:
+        return cls(ec2.region, ec2.endpoint_url)
+
+    def __str__(self) -> str:
+        """As it stands in a ComputeRef's `endpoint`."""
+        return self.region if self.endpoint_url is None else f"{self.region} {self.endpoint_url}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        region, _, url = text.partition(" ")
+        return cls(region, url or None)
+
+
+class Ec2Client:
+    """One region's API. Each call raises Ec2Unreachable or Ec2Refused, and is over within a minute."""
+
+    def __init__(self, place: Place, threads: ThreadPoolExecutor) -> None:
+        self.place = place
+        self._threads = threads
+        self._made: EC2Client | None = None
+
+    async def call(self, action: str, **parameters: Any) -> dict[str, Any]:
+        """`action` is the SDK's name of it. A cancelled call goes on in its thread: what it asked for may happen."""
+        call = functools.partial(self._call, action, parameters)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    def _call(self, action: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        try:
+            answer: dict[str, Any] = getattr(self._client(), action)(**parameters)
+        except ClientError as e:
+            said = e.response.get("Error", {})
+            status = int(e.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400))
+            raise Ec2Refused(action, str(said.get("Code")), str(said.get("Message", "")), status) from None
+        except (NoCredentialsError, PartialCredentialsError):
+            raise Ec2Refused(
+                action, "NoCredentials", "this worker has no AWS credentials: give it a role, a profile or keys", 401
+            ) from None
+        except CredentialRetrievalError as e:
+            raise Ec2Refused(action, "CredentialRetrievalError", type(e).__name__, 401) from None
+        except HTTPClientError as e:
+            raise Ec2Unreachable(f"EC2 in {self.place} did not answer {action} ({type(e).__name__})") from None
+        except BotoCoreError as e:  # the SDK's own checks of what it was given: it quotes that, so its text stays here
+            raise Ec2Refused(action, type(e).__name__, "the AWS SDK refused the call") from None
+        return answer
+
+    def _client(self) -> EC2Client:
+        # Made in a thread: it reads megabytes of models. Twice at worst, which costs that and nothing else.
+        if self._made is None:
+            self._made = boto3.session.Session().client(
+                "ec2",
+                region_name=self.place.region,
+                endpoint_url=self.place.endpoint_url,
+                config=Config(
+                    connect_timeout=CONNECT_S,
+                    read_timeout=READ_S,
+                    retries={"mode": "adaptive", "total_max_attempts": ATTEMPTS},
+                    max_pool_connections=THREADS,
+                ),
+            )
+        return self._made
+
+
+class Ec2Clients:
+    """A client for each place, over one pool of threads."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="ec2")
+        self._made: dict[Place, Ec2Client] = {}
+
+    def at(self, place: Place) -> Ec2Client:
+        return self._made.setdefault(place, Ec2Client(place, self._threads))
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False)
+
+
+__all__ = ["Ec2Client", "Ec2Clients", "Ec2Error", "Place"]
