@@ -119,12 +119,12 @@ class Ec2Backend:
 
     async def _make(self, place: Place, spec: SpawnSpec, ec2: Ec2LabelSet, progress: Progress) -> ComputeRef:
         region = self._at(place)
-        check_image(await self._image(place, ec2.ami), spec)
+        image, text = await self._image(place, ec2.ami), script(spec, ec2, place.region)
+        check_image(image, spec)
         wanted = list(placements(ec2))
         # An earlier attempt may have got another offer than the first, which by now might be granted beside it.
         if len(wanted) > 1 and (found := await region.instances.of(spec.agent_id)):
             return self._ref(place, _chosen(found))
-        image, text = await self._image(place, ec2.ami), script(spec, ec2, place.region)
         refused: Ec2Refused | None = None
         for placement in wanted:
             progress(f"asking EC2 for {placement}")
@@ -225,7 +225,7 @@ class Ec2Backend:
                 return
 
     async def _looks(self, region: _Region, agent_id: str) -> AsyncIterator[list[Instance]]:
-        """Look again and again, ever less often: for as long as there is something, or as EC2 may yet show something."""
+        """Look ever less often, for as long as there is something, or as EC2 may yet come to show something."""
         since, pause = time.monotonic(), self._pace.look_every / 2
         while True:
             found = await region.instances.of(agent_id)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
 CONNECT_S, READ_S, ATTEMPTS = 3, 10, 4
-"""One call with its retries is over within a minute, whatever the network swallows. EC2 answers in one or two seconds."""
+"""One call with its retries is over within a minute, whatever the network swallows; EC2 answers within two."""
 THREADS = 16
 
 

@@ -139,7 +139,7 @@ def tries_next_offer(refused: Ec2Refused) -> bool:
 
 
 def ec2_error(refused: Ec2Refused) -> SpawnError:
-    """What a refused call means for the spawn that made it. What no row knows is permanent, unless EC2 itself failed."""
+    """What a refused call means for its spawn. What no row knows is permanent, unless EC2 itself failed."""
     if _ARCHITECTURE.search(refused.said):
         return PermanentSpawnError(
             SpawnCode.WRONG_ARCHITECTURE, f"the AMI is not for this instance type: {refused.said}"

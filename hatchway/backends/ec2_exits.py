@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import AsyncIterator, Container
+from collections.abc import AsyncGenerator, Container
 
 import structlog
 
@@ -41,7 +41,7 @@ class Ec2Exits:
         self._poll = poll
         self._told: set[str] = set()
 
-    async def watch(self) -> AsyncIterator[ComputeExit]:
+    async def watch(self) -> AsyncGenerator[ComputeExit]:
         """Each agent of which nothing runs any more, once. Raises Ec2Unreachable, Ec2Refused."""
         while True:
             there: set[str] = set()
@@ -85,7 +85,7 @@ def _tail(instance: Instance, left: Printed) -> str:
 
 
 async def console(client: Ec2Client, instance_id: str) -> str:
-    """What the instance has printed, the last 64 KiB; empty while EC2 has nothing. Raises Ec2Unreachable, Ec2Refused."""
+    """The last 64 KiB that the instance has printed; empty while EC2 has none. Raises Ec2Unreachable, Ec2Refused."""
     try:
         answer = await client.call("get_console_output", InstanceId=instance_id, Latest=True)
     except Ec2Refused as e:

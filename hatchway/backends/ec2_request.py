@@ -97,8 +97,8 @@ def refuse_what_cannot_run(spec: SpawnSpec, installation_id: str) -> Ec2LabelSet
         )
     elif scaler.endpoint_url is None and _only_loopback(spec.env.get(ORCHESTRATOR_URL, "")):
         problem = (
-            "the gateway's address is a loopback address, which on an instance is the instance itself: set the scaler's "
-            "orchestratorUrl to one that its subnets reach"
+            "the gateway's address is a loopback address, which on an instance is the instance itself: set the "
+            "scaler's orchestratorUrl to one that its subnets reach"
         )
     if problem is not None or ec2 is None:
         raise PermanentSpawnError(SpawnCode.INVALID_SPEC, problem or "")
