@@ -46,6 +46,7 @@ from hatchway.agent_env import worker_agent_env
 from hatchway.backends.bare_metal import BareMetalBackend
 from hatchway.backends.base import Backend
 from hatchway.backends.container import ContainerBackend
+from hatchway.backends.ec2 import Ec2Backend
 from hatchway.client import connect
 from hatchway.config.current import CurrentConfig
 from hatchway.config.file import ConfigFile, reloading
@@ -297,6 +298,8 @@ class Fleet:
         """Reach what serves this scaler. Raises HatchwayError while it does not answer."""
         if scaler.type is ScalerType.BARE_METAL:
             return BareMetalBackend(self._machine, self._settings.state_dir, self._installation.id)
+        if scaler.type is ScalerType.EC2:
+            return await Ec2Backend.connect(scaler, self._installation.id)
         return await ContainerBackend.connect(
             scaler.host, self._installation.id, self._settings.host_id, closed=self._closed_to_agents
         )

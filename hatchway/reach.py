@@ -154,4 +154,10 @@ class Reach:
 
 def backend_key(scaler: Scaler) -> str:
     """What scalers that share a backend have in common, for people too."""
-    return "bare-metal" if scaler.type is ScalerType.BARE_METAL else f"container {scaler.host or 'default'}"
+    match scaler.type:
+        case ScalerType.BARE_METAL:
+            return "bare-metal"
+        case ScalerType.EC2:
+            return f"ec2 {scaler.name}"
+        case _:
+            return f"container {scaler.host or 'default'}"
