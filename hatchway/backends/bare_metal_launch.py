@@ -133,6 +133,7 @@ class Launcher:
                 boot_id=self._boot_id,
                 created_at=datetime.now(UTC),
                 stop_grace=spec.stop_grace,
+                cgroups=self._cgroups.places(spec.agent_id) if spec.scaler.enforce_cgroups else (),
             )
         )
         directory = self._records.path(spec.agent_id)

@@ -82,6 +82,15 @@ class Cgroups:
         # A hybrid host has both trees, and the controllers in the older one.
         self._trees = {name: by_controller[name] for name in CONTROLLERS if name in by_controller}
         self._unified = unified if not self._trees else None
+        self._elsewhere: set[Path] = set()
+        """Where agents' records have led to groups of a worker before this one, which had another group of its own."""
+
+    def places(self, agent_id: str) -> tuple[str, ...]:
+        """The directories that `make` would make, to be written down before it does."""
+        try:
+            return tuple(str(parent / agent_id) for parent in self._own_parents())
+        except OSError:
+            return ()  # `make` says what is wrong there, where limits need it
 
     def make(self, agent_id: str, limits: Limits) -> Entrance | None:
         """A group with these limits; None where there is none to be had and none is needed.
@@ -190,10 +199,13 @@ class Cgroups:
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def kill(self, agent_id: str) -> bool:
-        """SIGKILL everything in the agent's groups. True if there was anything: ask again until there is not."""
+    def kill(self, agent_id: str, recorded: Iterable[str] = ()) -> bool:
+        """SIGKILL everything in the agent's groups. True if there was anything: ask again until there is not.
+
+        `recorded`: the directories that its record names, wherever this worker would make them today.
+        """
         found = False
-        for group in self._groups(agent_id):
+        for group in self._groups(agent_id, recorded):
             if not _populated(group):
                 continue
             found = True
@@ -206,9 +218,9 @@ class Cgroups:
                 _kill_member(group, pid)
         return found
 
-    def remove(self, agent_id: str) -> None:
+    def remove(self, agent_id: str, recorded: Iterable[str] = ()) -> None:
         """Take the agent's groups away. What is still busy is taken by `remove_left_over`."""
-        for group in self._groups(agent_id):
+        for group in self._groups(agent_id, recorded):
             _remove_tree(group)
             for above in (group.parent, group.parent.parent):
                 with contextlib.suppress(OSError):  # not empty: other agents, or other installations
@@ -223,10 +235,15 @@ class Cgroups:
                     if entry.is_dir() and _is_old(entry) and not is_known(entry.name):
                         _remove_tree(Path(entry.path))
 
-    def _groups(self, agent_id: str) -> list[Path]:
+    def _groups(self, agent_id: str, recorded: Iterable[str]) -> list[Path]:
+        ours = (_NAME, self._installation_id, agent_id)
+        self._elsewhere |= {path.parent for path in map(Path, recorded) if path.parts[-3:] == ours}
         return [group for parent in self._parents() if (group := parent / agent_id).is_dir()]
 
     def _parents(self) -> list[Path]:
+        return [*(own := self._own_parents()), *sorted(self._elsewhere.difference(own))]
+
+    def _own_parents(self) -> list[Path]:
         tops = [self._base()] if self._unified else list(dict.fromkeys(self._trees.values()))
         return [top / _NAME / self._installation_id for top in tops]
 

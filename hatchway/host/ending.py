@@ -44,7 +44,7 @@ class Ending:
 
     def forget(self, agent_id: str) -> None:
         """Remove the record. Only for the holder of its lock, and only once nothing runs."""
-        self._cgroups.remove(agent_id)
+        self._cgroups.remove(agent_id, self._recorded_groups(agent_id))
         left = self._records.remove(agent_id)
         if left is not None:
             log.warning("an agent's files stay: they will be deleted later", agent_id=agent_id, path=str(left))
@@ -61,12 +61,16 @@ class Ending:
 
     def kill_survivors(self, agent_id: str) -> bool:
         """SIGKILL what runs without its shim. True if there was anything; a shim that wrote the end left nothing."""
-        grouped = self._cgroups.kill(agent_id)
+        grouped = self._cgroups.kill(agent_id, self._recorded_groups(agent_id))
         started = self._records.forked(agent_id)
         if started is None or started.boot_id != self._boot_id or self._records.ended(agent_id) is not None:
             return grouped
         hit = [send_signal(process, signal.SIGKILL) for process in survivors_of(started.agent, agent_id)]
         return grouped or any(hit)
+
+    def _recorded_groups(self, agent_id: str) -> tuple[str, ...]:
+        intent = self._records.intent(agent_id)
+        return () if intent is None or intent.boot_id != self._boot_id else intent.cgroups
 
 
 class EndedAgents:

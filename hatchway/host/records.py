@@ -54,6 +54,8 @@ class Intent:
     boot_id: str
     created_at: datetime
     stop_grace: timedelta
+    cgroups: tuple[str, ...] = ()
+    """Directories of its control groups: the next worker may look for its own elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,7 @@ class Records:
                 "boot_id": intent.boot_id,
                 "created_at": intent.created_at.isoformat(),
                 "stop_grace_s": intent.stop_grace.total_seconds(),
+                "cgroups": intent.cgroups,
             },
         )
 
@@ -170,6 +173,7 @@ class Records:
                 boot_id=str(r["boot_id"]),
                 created_at=datetime.fromisoformat(r["created_at"]).astimezone(UTC),
                 stop_grace=timedelta(seconds=float(r["stop_grace_s"])),
+                cgroups=tuple(map(str, r.get("cgroups", ()))),
             ),
         )
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -201,6 +202,71 @@ async def test_version_2_ends_all_of_an_agent_in_one_write(harness: BareMetalHar
     assert len(survivor) == 1
     assert inside == [str(survivor[0])]
     assert escaped() == []
+    assert groups_of(agent_id) == []
+
+
+@pytest.fixture
+def scopes(tmp_path: Path) -> Iterator[list[Cgroups]]:
+    """Two groups that are delegated to one worker after the other, as to a unit that is started again in another slice:
+    each sees its own as the top."""
+    top = next(
+        Path(line.split()[4]) for line in Path("/proc/self/mountinfo").read_text().splitlines() if " - cgroup2 " in line
+    )
+    made = [top / f"hatchway-test-{uuid.uuid4().hex[:8]}" for _ in range(2)]
+    found = []
+    for scope in made:
+        scope.mkdir()
+        mountinfo = tmp_path / scope.name
+        mountinfo.write_text(f"30 25 0:26 / {scope} rw - cgroup2 cgroup2 rw\n")
+        found.append(Cgroups(INSTALLATION, mountinfo))
+    yield found
+    for scope in made:
+        scope.rmdir()  # fails where something of an agent is left
+
+
+async def test_a_worker_in_another_group_ends_and_removes_what_the_one_before_it_started(
+    harness: BareMetalHarness, scopes: list[Cgroups]
+) -> None:
+    agent_id = fresh_agent_id()
+    before, after = (BareMetalBackend("m-test", harness.state_dir, INSTALLATION, groups) for groups in scopes)
+    harness.backends += [before, after]
+    await before.spawn(limited(agent_id, f"exec {PYTHON} -c '{ESCAPING}'"), silent)
+    async with asyncio.timeout(10):
+        while not escaped():
+            await asyncio.sleep(0.02)
+    (shim,) = shims_of(agent_id)
+    os.kill(shim, signal.SIGKILL)  # what has left the tree is in the group, and nowhere else to be found
+    await live_becomes(harness, agent_id, 0)
+    survivor, inside = escaped(), values(agent_id, "cgroup.procs")
+
+    await destroy(after, agent_id)
+
+    assert len(survivor) == 1
+    assert inside == [str(survivor[0])]
+    assert escaped() == []
+    assert groups_of(agent_id) == []
+
+
+async def test_the_groups_of_an_agent_are_written_down_before_they_are_made(
+    harness: BareMetalHarness, scopes: list[Cgroups], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that is killed in between leaves a group that the next one finds, wherever that one has its own."""
+    agent_id = fresh_agent_id()
+    before, after = (BareMetalBackend("m-test", harness.state_dir, INSTALLATION, groups) for groups in scopes)
+    harness.backends += [before, after]
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hatchway.backends.bare_metal_launch.start_shim", killed)
+    monkeypatch.setattr("hatchway.backends.bare_metal_launch.Launcher._clean_up", killed)
+    with pytest.raises(KeyboardInterrupt):
+        before._launcher.start(limited(agent_id, "exec sleep 3600"))
+    left = groups_of(agent_id)
+
+    await destroy(after, agent_id)
+
+    assert len(left) == 1
     assert groups_of(agent_id) == []
 
 
