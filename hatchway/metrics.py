@@ -45,6 +45,12 @@ class Metrics:
             "hatchway_redispatch_total",
             "Waiting provisions that were told to look again, by trigger",
         )
+        self._scale_ups = meter.create_counter(
+            "hatchway_scale_up_emitted_total", "Scale-up events that a target has taken, redelivered ones included"
+        )
+        self._scale_downs = meter.create_counter(
+            "hatchway_scale_down_emitted_total", "Scale-down events that a target has taken, by reason"
+        )
         self._agents = meter.create_gauge("hatchway_agents", "Agents that hold a slot, by scaler and state")
         self._cpus = meter.create_gauge_float("hatchway_cpus_used", "CPUs that are reserved, by scaler")
         self._memory = meter.create_gauge("hatchway_memory_bytes_used", "Memory that is reserved, by scaler", "By")
@@ -94,6 +100,14 @@ class Metrics:
         """`trigger` is `hand-over` (somebody left, and told the next) or `sweep`. Commands count nothing."""
         if number:
             self._redispatches.add(number, {"trigger": trigger})
+
+    def scale_up_emitted(self) -> None:
+        """Count a scale-up event that a target has taken."""
+        self._scale_ups.add(1)
+
+    def scale_down_emitted(self, reason: str) -> None:
+        """Count a scale-down event that a target has taken; `reason` is the wire's."""
+        self._scale_downs.add(1, {"reason": reason})
 
     def provision_timed_out(self) -> None:
         self._provision_timeouts.add(1)

@@ -42,12 +42,14 @@ class Reach:
         make: Callable[[Scaler], Awaitable[Backend]],
         on_exit: Callable[[ComputeExit], Awaitable[None]],
         *,
+        machine: str,
         named: bool,
     ) -> None:
-        """`make` raises HatchwayError while a backend cannot be reached. `named`: an operator gave the host id, so two
-        engines would bear the same one."""
+        """`make` raises HatchwayError while a backend cannot be reached. `machine`: the worker's own host id. `named`:
+        an operator gave that, so two engines would bear the same one."""
         self._make = make
         self._on_exit = on_exit
+        self._machine = machine
         self._named = named
         self._reached: dict[str, Backend] = {}
         self.on_host: dict[str, dict[str, Backend]] = {}
@@ -64,7 +66,9 @@ class Reach:
                 self._connecting[key] = asyncio.create_task(self._connect(key, scaler))
             return None
         backend = self._reached[key]
-        return backend if not scaler.hosts or backend.host_id in scaler.hosts else None
+        # A cloud's or a customer's machines have no host id of ours: then it is the worker's own that is meant.
+        here = self._machine if scaler.type in (ScalerType.EC2, ScalerType.EVENT) else backend.host_id
+        return backend if not scaler.hosts or here in scaler.hosts else None
 
     def answers(self, scaler: Scaler) -> bool:
         """Whether its backend has been reached, and has answered when it was asked last."""
@@ -157,7 +161,7 @@ def backend_key(scaler: Scaler) -> str:
     match scaler.type:
         case ScalerType.BARE_METAL:
             return "bare-metal"
-        case ScalerType.EC2:
-            return f"ec2 {scaler.name}"
+        case ScalerType.EC2 | ScalerType.EVENT:
+            return f"{scaler.type.value} {scaler.name}"
         case _:
             return f"container {scaler.host or 'default'}"

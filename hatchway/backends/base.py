@@ -37,6 +37,8 @@ class SpawnSpec:
     mcpu: int | None = None
     mem_bytes: int | None = None
     stop_grace: timedelta = timedelta(seconds=30)
+    time_limit: timedelta | None = None
+    """How long this attempt may take; None: the scaler's `spawnTimeoutSeconds`."""
     max_lifetime: timedelta | None = None
     """Of the agent, from its adoption on. None: without a bound."""
 

@@ -136,8 +136,7 @@ def _check_references(settings: ProvisioningTarget, targets: list[Target], secre
         if settings.signing_secret is not None:
             yield from _check_reference(secrets, settings.signing_secret, "signingSecret", host)
     if settings.api_key_secret is not None and settings.address is not None:
-        host = host_of(settings.address)
-        yield from _check_reference(secrets, settings.api_key_secret, "apiKeySecret", host)
+        yield from _check_reference(secrets, settings.api_key_secret, "apiKeySecret", settings.host)
 
 
 def _check_reference(secrets: SecretsConfig, reference: str, key: str, host: str) -> Iterator[Problem]:
@@ -145,8 +144,3 @@ def _check_reference(secrets: SecretsConfig, reference: str, key: str, host: str
         permitted(secrets.contexts, reference, field="", purpose=Purpose.target(host))
     except SecretError as e:
         yield (key,), str(e).removeprefix(": ")
-
-
-def host_of(address: str) -> str:
-    """The host of HOST:PORT."""
-    return address.rpartition(":")[0].strip("[]")

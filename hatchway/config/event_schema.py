@@ -48,13 +48,19 @@ class ProvisioningTarget(BaseModel):
     def down(self) -> str:
         return self.scale_down or self.scale_up
 
+    @property
+    def host(self) -> str:
+        """The host of `address`; empty without one."""
+        return (self.address or "").rpartition(":")[0].strip("[]")
+
     def to_row(self) -> str:
         """As it is copied onto the rows of agents, which are torn down by it whatever the configuration says then."""
         return self.model_dump_json(exclude_defaults=True)
 
     @classmethod
     def from_row(cls, text: str) -> ProvisioningTarget:
-        return cls.model_validate_json(text)
+        """Also a bare target, as rows that were moved over from KiCI have it."""
+        return cls.model_validate_json(text) if text.startswith("{") else cls(scale_up=text)
 
 
 def _target_of_string(value: Any) -> Any:

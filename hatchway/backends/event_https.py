@@ -1,0 +1,162 @@
+"""Events as signed HTTPS requests. Nothing is followed, nothing is guessed, and no answer is read without an end.
+
+The request goes to an address that was checked (`event_addresses`), with the name in TLS and in `Host`: the
+certificate must be the name's. No proxy of the worker's environment is used, since it would resolve the name again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+
+import httpx
+
+from hatchway.backends.errors import plain
+from hatchway.backends.event_addresses import Address, Network, checked_addresses
+from hatchway.backends.event_targets import HttpsTarget
+from hatchway.errors import PermanentSpawnError, SpawnCode, SpawnError, TransientSpawnError
+from hatchway.event_signatures import WeakKey, sign
+from hatchway.events import ScaleDown, ScaleUp
+from hatchway.secrets.secret import Secret
+
+CONNECT_S = 5.0
+WHOLE_S = 15.0
+"""Seconds from the first connection to the last byte of the answer."""
+MOST_ANSWER = 16 * 1024
+"""Bytes of an answer that are read; more of it would only be cut later."""
+MOST_WORDS = 300
+LONGEST_PAUSE = timedelta(minutes=5)
+"""Of `Retry-After`: a longer one is taken for this."""
+
+_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+async def post_event(
+    target: HttpsTarget,
+    event: ScaleUp | ScaleDown,
+    key: Secret,
+    *,
+    allowed: Sequence[Network],
+    tls: ssl.SSLContext,
+) -> None:
+    """Return once the receiver has answered 2xx. Raises SpawnError."""
+    body = event.to_json()
+    try:
+        headers = sign(event.name.value, body, key.reveal())
+    except WeakKey as e:
+        raise PermanentSpawnError(SpawnCode.INVALID_SPEC, f"{target}: {e}") from None
+    headers |= {"Content-Type": "application/json", "Hatchway-Request-Id": event.request_id}
+    addresses = await checked_addresses(target.host, target.port, allowed)
+    try:
+        async with asyncio.timeout(WHOLE_S), _client(tls) as client:
+            status, answered, said = await _to_one_of(client, target, addresses, body, headers)
+    except TimeoutError:
+        raise _away(target, f"did not answer within {WHOLE_S:g} s") from None
+    except httpx.HTTPError as e:
+        raise _of_connection(target, e) from None
+    if not 200 <= status < 300:
+        raise _of_status(target, status, answered, said)
+
+
+def _client(tls: ssl.SSLContext) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        verify=tls, trust_env=False, follow_redirects=False, timeout=httpx.Timeout(WHOLE_S, connect=CONNECT_S)
+    )
+
+
+async def _to_one_of(
+    client: httpx.AsyncClient,
+    target: HttpsTarget,
+    addresses: Sequence[Address],
+    body: bytes,
+    headers: Mapping[str, str],
+) -> tuple[int, httpx.Headers, str]:
+    """The answer of the first address that takes a connection."""
+    for number, address in enumerate(addresses, 1):
+        url = httpx.URL(target.url)
+        there = url.copy_with(host=str(address))
+        request = client.build_request(
+            "POST", there, content=body, headers={**headers, "Host": url.netloc.decode("ascii")},
+            extensions={"sni_hostname": url.raw_host.decode("ascii").strip("[]")},
+        )  # fmt: skip
+        try:
+            answer = await client.send(request, stream=True)
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            if number == len(addresses):
+                raise
+            continue
+        try:
+            return answer.status_code, answer.headers, await _read(answer)
+        finally:
+            await answer.aclose()
+    raise AssertionError("checked_addresses answers at least one")
+
+
+async def _read(answer: httpx.Response) -> str:
+    """The beginning of it, as far as people read it. Compressed ones are not unpacked: a bomb is small, too."""
+    read = b""
+    async for chunk in answer.aiter_raw():
+        read += chunk
+        if len(read) >= MOST_ANSWER:
+            break
+    if answer.headers.get("content-encoding", "identity") != "identity":
+        return ""
+    return _reason(read[:MOST_ANSWER].decode("utf-8", "replace"))
+
+
+def _reason(text: str) -> str:
+    """The `message` or `error` of a JSON answer, else its text; in one line."""
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        parsed = None
+    if isinstance(parsed, dict):
+        text = next((str(parsed[key]) for key in ("message", "error") if parsed.get(key)), text)
+    line = " ".join(plain(text).split())
+    return line if len(line) <= MOST_WORDS else line[:MOST_WORDS] + "…"
+
+
+def _of_status(target: HttpsTarget, status: int, headers: httpx.Headers, said: str) -> SpawnError:
+    words = f"{target} answered {status}" + (f": {said}" if said else "")
+    if status in _AGAIN:
+        code = SpawnCode.RATE_LIMITED if status == 429 else SpawnCode.DAEMON_UNAVAILABLE
+        return TransientSpawnError(code, words, _retry_after(headers.get("retry-after", "")))
+    if 300 <= status < 400:
+        return PermanentSpawnError(
+            SpawnCode.INVALID_SPEC, f"{target} answered {status}: redirects are not followed, name the final address"
+        )
+    if status in (401, 403):
+        return PermanentSpawnError(SpawnCode.AUTH_DENIED, words)
+    return PermanentSpawnError(SpawnCode.PROVISIONER_FAILED, words)
+
+
+def _retry_after(value: str) -> timedelta | None:
+    """Seconds or an HTTP date (RFC 9110 10.2.3); None for none, or for what cannot be read."""
+    if value.isascii() and value.isdecimal() and len(value) < 10:
+        return min(timedelta(seconds=int(value)), LONGEST_PAUSE)
+    try:
+        pause = parsedate_to_datetime(value) - datetime.now(UTC)
+    except (TypeError, ValueError):
+        return None
+    return min(max(pause, timedelta(0)), LONGEST_PAUSE)
+
+
+def _of_connection(target: HttpsTarget, error: httpx.HTTPError) -> SpawnError:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return PermanentSpawnError(
+                SpawnCode.INVALID_SPEC,
+                f"the certificate of {target} is not to be trusted: {cause.verify_message}; where its authority is "
+                "your own, name it in the target's `caFile`",
+            )
+        cause = cause.__cause__ or cause.__context__
+    return _away(target, f"cannot be reached ({type(error).__name__})")
+
+
+def _away(target: HttpsTarget, what: str) -> TransientSpawnError:
+    return TransientSpawnError(SpawnCode.DAEMON_UNAVAILABLE, f"{target} {what}")
