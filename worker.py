@@ -47,6 +47,7 @@ from hatchway.backends.bare_metal import BareMetalBackend
 from hatchway.backends.base import Backend
 from hatchway.backends.container import ContainerBackend
 from hatchway.backends.ec2 import Ec2Backend
+from hatchway.backends.event import EventBackend
 from hatchway.client import connect
 from hatchway.config.current import CurrentConfig
 from hatchway.config.file import ConfigFile, reloading
@@ -203,7 +204,8 @@ class Fleet:
             platform=platform_of(platform.machine()),
         )
         self._closed_to_agents = server_endpoints(settings.database_url, temporal)
-        self._reach = Reach(self._make_backend, self._exits.tell, named=settings.host_id is not None)
+        named = settings.host_id is not None
+        self._reach = Reach(self._make_backend, self._exits.tell, machine=self._machine, named=named)
         self._former = FormerScalers(Former(db), config)
         self._workers = QueueWorkers[str](temporal)
         self._config_trouble: str | None = None
@@ -300,6 +302,8 @@ class Fleet:
             return BareMetalBackend(self._machine, self._settings.state_dir, self._installation.id)
         if scaler.type is ScalerType.EC2:
             return await Ec2Backend.connect(scaler, self._installation.id)
+        if scaler.type is ScalerType.EVENT:
+            return EventBackend(scaler.name, self._temporal, self._config, self._metrics)
         return await ContainerBackend.connect(
             scaler.host, self._installation.id, self._settings.host_id, closed=self._closed_to_agents
         )
