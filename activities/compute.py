@@ -206,6 +206,7 @@ class ComputeActivities:
             mcpu=wants.limit_mcpu,
             mem_bytes=wants.limit_mem_bytes,
             stop_grace=scaler.stop_grace,
+            time_limit=ask.spawn_timeout,
             max_lifetime=ask.request.max_lifetime or scaler.max_lifetime,
         )
 

@@ -184,7 +184,7 @@ class SlotActivities:
                     label_set=list(match.label_set.labels),
                     mandatory_labels=list(match.scaler.mandatory_labels),
                     backend_type=match.scaler.type.value,
-                    provisioning_targets=[],
+                    provisioning_targets=[target.to_row() for target in match.scaler.provisioning_targets],
                     roles=list(match.scaler.roles),
                     takes_warm=key if serves else None,
                     made_warm=key if pool else None,
