@@ -15,6 +15,7 @@ import typer
 from hatchway.cli import (
     agent,
     agents,
+    claim_keys,
     config,
     database,
     dev,
@@ -65,6 +66,7 @@ app.command("setup", rich_help_panel=SERVE)(setup.setup)
 app.command("worker", rich_help_panel=SERVE)(worker.worker)
 app.command("gateway", rich_help_panel=SERVE)(gateway.gateway)
 app.command("agent", rich_help_panel=SERVE, context_settings=agent.CONTEXT, add_help_option=False)(agent.agent)
+app.command("claim-keys", rich_help_panel=SERVE)(claim_keys.claim_keys)
 app.command("provision", rich_help_panel=WORK)(provision.provision)
 app.command("list", rich_help_panel=WORK)(agents.list_agents)
 app.command("show", rich_help_panel=WORK)(show.show)
