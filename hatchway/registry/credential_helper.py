@@ -12,9 +12,13 @@ import contextlib
 import json
 import os
 import re
+import select
 import shutil
 import signal
-from collections.abc import Mapping
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -24,6 +28,9 @@ PREFIX = "docker-credential-"
 TIME_LIMIT = timedelta(seconds=10)
 MOST_BYTES = 64 * 1024
 """An answer is a few hundred bytes; the longest tokens of registries are some KiB."""
+
+_LOOK_EVERY = 0.02
+"""Seconds between two looks at whether it has ended, or nobody waits for it any more."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
@@ -51,37 +58,74 @@ async def ask_helper(
     """
     program = _program(name, environ)
     passed_on = {key: environ[key] for key in _PASSED_ON if key in environ}
+    given_up = threading.Event()
     try:
-        process = await asyncio.create_subprocess_exec(
-            program,
-            "get",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env=passed_on,
-            cwd="/",
-            start_new_session=True,
-        )
+        ran = await asyncio.to_thread(_run, program, server, passed_on, limit.total_seconds(), given_up)
     except OSError as e:
         raise AuthError(f"the credential helper {PREFIX}{name} cannot be run: {os.strerror(e.errno or 0)}") from None
-    said = b""
-    try:
-        async with asyncio.timeout(limit.total_seconds()):
-            said = await _converse(process, server)
-            code = await process.wait() if len(said) <= MOST_BYTES else 0
-    except TimeoutError:
-        raise AuthUnavailable(
-            f"the credential helper {PREFIX}{name} did not answer within {limit.total_seconds():g} s"
-        ) from None
     finally:
-        await _end(process)
-    if len(said) > MOST_BYTES:
+        given_up.set()
+    if len(ran.said) > MOST_BYTES:
         raise AuthError(f"the credential helper {PREFIX}{name} printed more than {MOST_BYTES // 1024} KiB")
-    if code != 0:
-        if _NOT_FOUND.search(said):
-            return None
-        raise AuthError(f"the credential helper {PREFIX}{name} failed with exit code {code}; run it by hand to see why")
-    return _answer(name, said)
+    if ran.code is None:
+        raise AuthUnavailable(f"the credential helper {PREFIX}{name} did not answer within {limit.total_seconds():g} s")
+    if ran.code == 0:
+        return _answer(name, ran.said)
+    if _NOT_FOUND.search(ran.said):
+        return None
+    raise AuthError(f"the credential helper {PREFIX}{name} failed with exit code {ran.code}; run it by hand to see why")
+
+
+@dataclass(frozen=True)
+class _Ran:
+    said: bytes = field(repr=False)
+    code: int | None
+    """None: it did not end in time, or was not waited for."""
+
+
+def _run(program: str, server: str, environ: Mapping[str, str], limit: float, given_up: threading.Event) -> _Ran:
+    deadline = time.monotonic() + limit
+    with subprocess.Popen(
+        [program, "get"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environ,
+        cwd="/",
+        bufsize=0,
+        start_new_session=True,
+    ) as process:
+        try:
+            return _converse(process, server, lambda: given_up.is_set() or time.monotonic() > deadline)
+        finally:
+            # Nothing of it stays, neither the program nor what it started. It has not been reaped yet, so the number of
+            # its process group is nobody else's.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _converse(process: subprocess.Popen[bytes], server: str, over: Callable[[], bool]) -> _Ran:
+    """Its output up to its end, or to one byte more than is taken."""
+    assert process.stdin is not None  # noqa: S101 - both were asked for
+    assert process.stdout is not None  # noqa: S101
+    with contextlib.suppress(BrokenPipeError):  # one that asks nothing may still have an answer
+        process.stdin.write(server.encode())  # a host fits into the pipe, so this cannot block
+        process.stdin.close()
+    output = select.poll()
+    output.register(process.stdout, select.POLLIN | select.POLLHUP)
+    said, open_ = b"", True
+    while not over():
+        if not open_:
+            ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            if ended is not None:
+                return _Ran(said, -ended.si_status if ended.si_code != os.CLD_EXITED else ended.si_status)
+            time.sleep(_LOOK_EVERY)
+        elif output.poll(_LOOK_EVERY * 1000):
+            chunk = os.read(process.stdout.fileno(), MOST_BYTES + 1 - len(said))
+            said, open_ = said + chunk, bool(chunk)
+            if len(said) > MOST_BYTES:
+                break
+    return _Ran(said, None)
 
 
 def _program(name: str, environ: Mapping[str, str]) -> str:
@@ -94,32 +138,6 @@ def _program(name: str, environ: Mapping[str, str]) -> str:
     if program is None:
         raise HelperMissing(f"the credential helper {PREFIX}{name} is not on this worker's PATH")
     return os.path.abspath(program)
-
-
-async def _converse(process: asyncio.subprocess.Process, server: str) -> bytes:
-    """Its output up to its end, or to one byte more than is taken."""
-    assert process.stdin is not None  # noqa: S101 - both were asked for
-    assert process.stdout is not None  # noqa: S101
-    try:
-        process.stdin.write(server.encode())
-        await process.stdin.drain()
-        process.stdin.close()
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # it asks nothing: what it prints is its answer all the same
-    said = b""
-    while len(said) <= MOST_BYTES and (chunk := await process.stdout.read(MOST_BYTES + 1 - len(said))):
-        said += chunk
-    return said
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Nothing of it stays, neither the program nor what it started: they are one process group, of its number.
-
-    Numbers are given out in a circle, so in the moment since it may have ended nobody else can have got this one.
-    """
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # all of it has ended by itself
-        os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
 
 
 def _answer(name: str, said: bytes) -> HelperAnswer | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from hatchway.config.schema import SecretsConfig
 from hatchway.secrets.resolver import SecretResolver
+from tests.unit.registry.rig import MakeHelper
 
 
 @pytest.fixture
@@ -25,3 +27,22 @@ def resolver(tmp_path: Path) -> SecretResolver:
         }
     )
     return SecretResolver(config, {"HATCHWAY_SECRET_NPM_TOKEN": "npm-value", "HOME": "/root"})
+
+
+@pytest.fixture
+def make_helper(tmp_path: Path) -> MakeHelper:
+    """Credential helpers of this test alone; the system's own programs stay within their reach."""
+    directory = tmp_path / "bin"
+    directory.mkdir()
+
+    def make(name: str, script: str, *, answer: tuple[str, str] | None = None) -> str:
+        program = directory / f"docker-credential-{name}"
+        lines = ["#!/bin/sh", script]
+        if answer is not None:
+            user, secret = answer
+            lines.append(f"cat <<'END'\n{json.dumps({'ServerURL': 'x', 'Username': user, 'Secret': secret})}\nEND")
+        program.write_text("\n".join(lines) + "\n")
+        program.chmod(0o755)
+        return f"{directory}:/usr/bin:/bin"
+
+    return make
