@@ -1,0 +1,125 @@
+"""A customer's side of the events, as the example has it; it can be away, and be replaced by one that misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import tempfile
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client, WorkflowHandle
+from temporalio.converter import DataConverter
+from temporalio.worker import Worker
+
+from examples.customer_workflows.activities import ProvisioningActivities
+from examples.customer_workflows.machines import Machines
+from examples.customer_workflows.worker import worker
+from hatchway.sealed_claims import new_claim_keys
+from tests.support.namespaces import Namespaces, until
+
+
+@dataclass
+class Customer:
+    temporal: Client
+    """Of their namespace, with no converter but the SDK's own."""
+    machines: Machines
+    directory: Path
+    private_key: str = field(repr=False)
+    claim_key: str
+    queue: str = field(default_factory=lambda: f"provisioning-{uuid.uuid4().hex[:8]}")
+    _running: list[tuple[Worker, asyncio.Task[None]]] = field(default_factory=list)
+
+    @property
+    def activities(self) -> ProvisioningActivities:
+        return ProvisioningActivities(self.machines, [self.private_key])
+
+    def start(self, *, workflows: Sequence[type] | None = None) -> None:
+        """Serve: the example's workflows, or other ones in their place, over the same activities."""
+        served = worker(self.temporal, self.queue, self.activities)
+        if workflows is not None:
+            activities = [self.activities.boot, self.activities.delete]
+            served = Worker(self.temporal, task_queue=self.queue, workflows=workflows, activities=activities)
+        self._running.append((served, asyncio.create_task(served.run())))
+
+    async def stop(self) -> None:
+        """Be away."""
+        while self._running:
+            served, task = self._running.pop()
+            await served.shutdown()
+            await task
+
+    def target(self, up: str = "ScaleUp", down: str | None = "ScaleDown", **settings: Any) -> dict[str, Any]:
+        """A `temporal:` target of this customer's workflows."""
+        place = f"temporal:{self.temporal.namespace}/{self.queue}"
+        target = {"scaleUp": f"{place}/{up}", "claimKey": self.claim_key, **settings}
+        return target | ({"scaleDown": f"{place}/{down}"} if down else {})
+
+    def scale_up(self, agent_id: str) -> WorkflowHandle[Any, Any]:
+        return self.temporal.get_workflow_handle(f"scale-up/{agent_id}")
+
+    def scale_down(self, agent_id: str) -> WorkflowHandle[Any, Any]:
+        return self.temporal.get_workflow_handle(f"scale-down/{agent_id}")
+
+    async def event_of(self, handle: WorkflowHandle[Any, Any]) -> dict[str, Any]:
+        """What a workflow was started with."""
+        history = await handle.fetch_history()
+        payload = history.events[0].workflow_execution_started_event_attributes.input.payloads[0]
+        event: dict[str, Any] = json.loads(payload.data)
+        return event
+
+    async def runs_of(self, workflow_id: str) -> int:
+        """How many runs there have been under this id, as soon as the server's index shows at least one."""
+
+        async def listed() -> int:
+            query = f'WorkflowId = "{workflow_id}"'
+            return len([run async for run in self.temporal.list_workflows(query)])
+
+        count: int = await until(listed, what=f"a run of {workflow_id}")
+        return count
+
+    def end_all(self) -> None:
+        """No agent outlives its test."""
+        for place in self.directory.iterdir():
+            self.machines.delete(place.name)
+
+
+@asynccontextmanager
+async def a_customer(
+    namespaces: Namespaces, *, command: Sequence[str] = (), serving: bool = True
+) -> AsyncIterator[Customer]:
+    """A customer with a namespace of their own. Their agents run `command`, or serve until they are drained."""
+    private, public = new_claim_keys()
+    theirs = await namespaces.take()
+    async with AsyncExitStack() as exits:
+        directory = Path(tempfile.mkdtemp(prefix="customer-"))
+        exits.callback(shutil.rmtree, directory, ignore_errors=True)
+        environment = {"HATCHWAY_AGENT_COMMAND": json.dumps(list(command))} if command else {}
+        client = Client(theirs.service_client, namespace=theirs.namespace, data_converter=DataConverter.default)
+        customer = Customer(client, Machines(directory, environment), directory, private, public)
+        exits.callback(customer.end_all)
+        exits.push_async_callback(customer.stop)
+        if serving:
+            customer.start()
+        yield customer
+
+
+def event_scaler(
+    *targets: Any, label: str = "linux", secrets: dict[str, Any] | None = None, **scaler: Any
+) -> dict[str, Any]:
+    """A configuration of one event scaler, `customers`, with these targets; `scaler` overrides its keys."""
+    return {
+        "version": 1,
+        **({"secrets": secrets} if secrets else {}),
+        "scalers": [
+            {
+                "name": "customers", "type": "event", "maxAgents": 8, "labelSets": [{"labels": [label]}],
+                "provisioningTargets": list(targets), **scaler,
+            }
+        ],
+    }  # fmt: skip
