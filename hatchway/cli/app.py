@@ -15,6 +15,7 @@ import typer
 from hatchway.cli import (
     agent,
     agents,
+    auth,
     claim_keys,
     config,
     database,
@@ -81,6 +82,7 @@ app.command("reap", rich_help_panel=LOOK)(reap.reap)
 app.add_typer(config.app, name="config", rich_help_panel=LOOK)
 app.add_typer(database.app, name="db", rich_help_panel=LOOK)
 app.add_typer(image.app, name="image", rich_help_panel=LOOK)
+app.add_typer(auth.app, name="auth", rich_help_panel=LOOK)
 
 # `UsageError`, and below it every complaint of the parser. Newer Typers carry a copy of click of their own, so
 # the class is reached through one that every version exports.
