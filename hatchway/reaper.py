@@ -56,6 +56,8 @@ class Reaper:
     async def judged(self, beat: Callable[[], None] = lambda: None) -> AsyncIterator[list[Judged]]:
         """Everybody of whom there is something to say, page by page. `beat` is called for each call to Temporal."""
         async for page in self._reaping.pages(self._windows):
+            if page.unreadable:
+                log.warning("reaper_cannot_read", agents=page.unreadable, see="hatchway doctor")
             yield await asyncio.gather(
                 *(self._judge(found.candidate, found.row, page.now, beat) for found in page.found)
             )

@@ -198,9 +198,18 @@ async def _queues(db: Database, temporal: Client) -> AsyncIterator[Finding]:
 async def _reaper(db: Database, _temporal: Client) -> AsyncIterator[Finding]:
     from hatchway.config.current import CurrentConfig
     from hatchway.reaping import Windows
+    from hatchway.store.audit import Audit
     from hatchway.store.config_versions import ConfigVersions
     from hatchway.store.reaping import Reaping
 
+    for row in await Audit(db).untimely():
+        columns = ", ".join(row.columns)
+        yield Finding(
+            "reaper", f"nothing can be reckoned by its {columns}: whom that concerns is spared, whatever else is known",
+            f"{row.table}, {row.key}",
+            f"Somebody has written that by hand: set {columns} of this row to a time (`now()`), and the reaper judges "
+            "by it again.",
+        )  # fmt: skip
     versions = ConfigVersions(db)
     if await versions.current() is None:
         return  # nothing has ever been provisioned

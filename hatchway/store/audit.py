@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import LiteralString
 
 from hatchway.store.adoption import INSTANCE_TIMEOUT
 from hatchway.store.pool import Database
+from hatchway.store.rows import FAR_AHEAD, LONG_AGO
+
+_JUDGED_BY: dict[LiteralString, tuple[LiteralString, tuple[LiteralString, ...]]] = {
+    "scaler_spawning_agents": ("agent_id", ("spawned_at", "adopted_at", "deadline_at", "closing_at")),
+    "scaler_agent_presence": ("agent_id", ("last_seen_at",)),
+    "scaler_instances": ("instance_id", ("last_seen_at", "alive_since")),
+}
+"""What a verdict hangs on, by table: the key and the times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,16 @@ class Stuck:
     host_id: str | None
     since: timedelta
     """Since its deadline has passed, or since it began to close."""
+
+
+@dataclass(frozen=True, slots=True)
+class Untimely:
+    """A row with a time that nothing can be reckoned by: infinite, before year 1 or after 9999."""
+
+    table: str
+    key: str
+    """The agent or the instance."""
+    columns: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +178,34 @@ class Audit:
             select agent_id, scaler_name, state, workflow_id, workflow_first_run_id, host_id,
                    now() - coalesce(closing_at, deadline_at)
               from scaler_spawning_agents
-             where (closing_at is null and deadline_at < now() - %(overdue)s::interval)
-                or closing_at < now() - %(closing)s::interval
+             where ((closing_at is null and deadline_at < now() - %(overdue)s::interval)
+                    or closing_at < now() - %(closing)s::interval)
+               and isfinite(coalesce(closing_at, deadline_at))
              order by coalesce(closing_at, deadline_at)
              limit 100
             """,
             {"overdue": overdue, "closing": closing},
         )
         return [Stuck(*row) for row in rows]
+
+    async def untimely(self) -> list[Untimely]:
+        """Rows that the reaper cannot judge, or judge by. A hundred of each table at most."""
+        found: list[Untimely] = []
+        for table, (key, columns) in _JUDGED_BY.items():
+            outside = [f"{column} not between %(first)s and %(last)s" for column in columns]
+            named = ", ".join(f"case when {o} then '{c}' end" for c, o in zip(columns, outside, strict=True))
+            rows = await self._db.fetch_all(
+                f"""
+                select {key}, array_remove(array[{named}], null)
+                  from {table}
+                 where {" or ".join(outside)}
+                 order by {key}
+                 limit 100
+                """,  # noqa: S608 - names of this module
+                {"first": LONG_AGO, "last": FAR_AHEAD},
+            )
+            found += [Untimely(table, name, wrong) for name, wrong in rows]
+        return found
 
     async def known_workflows(self) -> set[str]:
         """Every workflow that holds a slot, waits for one, or follows an agent that has one."""

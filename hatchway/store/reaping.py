@@ -10,7 +10,7 @@ from typing import Any
 from hatchway.model import EndReason
 from hatchway.reaping import Candidate, Rule, Windows, silence_needed
 from hatchway.store.pool import Database
-from hatchway.store.rows import SpawnRow, instant, moment, seconds
+from hatchway.store.rows import SpawnRow, instant, is_a_time, moment, seconds
 
 WALK = 2000
 """Rows that one statement looks at: some 10 ms."""
@@ -29,6 +29,8 @@ class Page:
     now: datetime
     """The database's, of this read."""
     found: list[Found]
+    unreadable: list[str]
+    """Agents with a time that nothing can be reckoned by: nothing is known of them, so they are spared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,12 @@ class Reaping:
         while after is not None:
             page = await self._db.call("hatchway_reap_page", {"after": after, "walk": walk, **_sight(windows)})
             since = moment(page["gateway_since"])
-            yield Page(instant(page["now"]), [_found(one, since) for one in page["candidates"]])
+            found = [_found(one, since) for one in page["candidates"]]
+            yield Page(
+                instant(page["now"]),
+                [one for one in found if _is_readable(one)],
+                [one.row.agent_id for one in found if not _is_readable(one)],
+            )
             after = page["next"]
 
     async def condemn(self, sentences: Iterable[Sentence], windows: Windows) -> list[SpawnRow]:
@@ -121,6 +128,7 @@ class Reaping:
             select min(alive_since), coalesce(min(alive_since) <= now() - %(grace)s::interval, false)
               from scaler_instances
              where kind = 'gateway' and last_seen_at > now() - %(silent)s::interval
+               and isfinite(last_seen_at) and isfinite(alive_since)
             """,
             {"grace": windows.flap_grace, "silent": windows.instance_timeout},
         )
@@ -129,6 +137,12 @@ class Reaping:
 
 def _sight(windows: Windows) -> dict[str, float | None]:
     return {"flap_grace_s": seconds(windows.flap_grace), "silent_s": seconds(windows.instance_timeout)}
+
+
+def _is_readable(found: Found) -> bool:
+    one = found.candidate
+    times = (one.spawned_at, one.adopted_at, one.last_seen_at, one.gateway_seen_at, one.deadline_at, one.closing_at)
+    return all(map(is_a_time, times))
 
 
 def _found(one: Mapping[str, Any], gateway_since: datetime | None) -> Found:

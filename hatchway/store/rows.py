@@ -186,9 +186,26 @@ def wakes(rows: Iterable[Mapping[str, Any]] | None) -> list[Wake]:
     return [Wake(r["workflow_id"], r["workflow_first_run_id"], r["agent_id"]) for r in rows or ()]
 
 
+LONG_AGO = datetime(1, 1, 2, tzinfo=UTC)
+FAR_AHEAD = datetime(9999, 12, 30, tzinfo=UTC)
+"""Further than any clock goes. A day from the ends of what Python can count, for the sake of time zones."""
+
+
 def instant(text: str) -> datetime:
-    """A timestamptz out of JSON, whatever the session's time zone wrote it in."""
-    return datetime.fromisoformat(text).astimezone(UTC)
+    """A timestamptz out of JSON, whatever the session's time zone wrote it in.
+
+    Postgres knows times that Python does not: `infinity`, `-infinity`, years before 1 and after 9999. Only a hand
+    writes those. They are read as LONG_AGO and FAR_AHEAD, so that one such row hides no other one; see `is_a_time`.
+    """
+    try:
+        return min(max(datetime.fromisoformat(text).astimezone(UTC), LONG_AGO), FAR_AHEAD)
+    except (ValueError, OverflowError):
+        return LONG_AGO if text.startswith("-") or text.endswith("BC") else FAR_AHEAD
+
+
+def is_a_time(at: datetime | None) -> bool:
+    """Whether this is what stands in the row, or nothing does. False: it was beyond what can be reckoned with."""
+    return at is None or LONG_AGO < at < FAR_AHEAD
 
 
 def moment(text: str | None) -> datetime | None:

@@ -6,13 +6,15 @@
 create index scaler_spawning_agents_unknown on scaler_spawning_agents (agent_id)
   where owner_instance_id is null and adopted_by is null and workflow_id is null;
 
--- Since when a gateway has been alive without a gap, of those that are alive now the longest; null: none is.
+-- Since when a gateway has been alive without a gap, of those that are alive now the longest; null: none is. An infinite
+-- time, which only a hand writes, would make one that is gone a witness for ever.
 -- args: silent_s (one that has not been heard of for so long is not alive)
 create function hatchway_gateway_since(args jsonb) returns timestamptz language sql stable as $$
   select min(alive_since)
     from scaler_instances
    where kind = 'gateway'
-     and last_seen_at > now() - make_interval(secs => (args->>'silent_s')::double precision) $$;
+     and last_seen_at > now() - make_interval(secs => (args->>'silent_s')::double precision)
+     and isfinite(last_seen_at) and isfinite(alive_since) $$;
 
 -- The next agents in the order of their ids, `walk` of them at most, and of those the ones that a reaper may have
 -- something to say about. `next`: where to go on, null at the end. args: after, walk, flap_grace_s, silent_s

@@ -2,6 +2,32 @@
 
 -- The original's agents are not this installation's: with another id it cannot find their compute, so their rows would
 -- never end. args: namespace_uuid
+create function hatchway_forget_original(args jsonb) returns jsonb
+language plpgsql set search_path = public, pg_temp as $$
+declare
+  v_batch int := (args->>'batch')::int;
+  v_gone  int;
+begin
+  perform hatchway_lock();
+  if exists (select from hatchway_installation where namespace_uuid = args->>'namespace_uuid') then
+    return '0';                                         -- it is that namespace's own already: these are its own agents
+  end if;
+  delete from scaler_waiters where agent_id in (select agent_id from scaler_waiters order by agent_id limit v_batch);
+  get diagnostics v_gone = row_count;
+  if v_gone = 0 then                                    -- once nobody waits, what is freed is handed to nobody
+    delete from scaler_spawning_agents where agent_id in (
+      select agent_id from scaler_spawning_agents order by agent_id limit v_batch);
+    get diagnostics v_gone = row_count;
+  end if;
+  if v_gone = 0 then
+    delete from scaler_agent_presence where agent_id in (
+      select agent_id from scaler_agent_presence order by agent_id limit v_batch);
+    get diagnostics v_gone = row_count;
+  end if;
+  return to_jsonb(v_gone);
+end $$;
+
+-- What is left, which after hatchway_forget_original is next to nothing, and the tie. args: namespace_uuid
 create function hatchway_become_another(args jsonb) returns jsonb
 language plpgsql set search_path = public, pg_temp as $$
 begin
