@@ -1,0 +1,340 @@
+"""A small EC2: instances that boot their user data as local processes, and every fault that a client must survive.
+
+Better than a mock in what counts here: client tokens are honoured, states take time, new instances show late and their
+tags later, replies are lost after the effect, pages are short. All times are real and short.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import shutil
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.support.fake_ec2.machine import Inside
+from tests.support.fake_ec2.mischief import Mischief
+from tests.support.fake_ec2.wire import Answer, Lost, Parameters, Refused, grouped, numbered, serving
+
+AMI = "ami-0123456789abcdef0"
+ARM_AMI = "ami-0123456789abcdef1"
+WINDOWS_AMI = "ami-0123456789abcdef2"
+IMAGES = {
+    AMI: {"imageId": AMI, "rootDeviceName": "/dev/xvda", "architecture": "x86_64", "imageState": "available"},
+    ARM_AMI: {"imageId": ARM_AMI, "rootDeviceName": "/dev/sda1", "architecture": "arm64", "imageState": "available"},
+    WINDOWS_AMI: {
+        "imageId": WINDOWS_AMI, "rootDeviceName": "/dev/sda1", "architecture": "x86_64", "platform": "windows",
+        "imageState": "available",
+    },
+}  # fmt: skip
+CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
+AGENT_ID = "kici-agent-id"
+EFFECTS = frozenset({"RunInstances", "TerminateInstances"})
+
+
+@dataclass
+class Machine:
+    id: str
+    token: str
+    asked: Parameters
+    tags: dict[str, str]
+    launched: datetime
+    shown_at: float
+    tagged_at: float
+    boots_at: float
+    inside: Inside | None
+    state: str = "pending"
+    reason: tuple[str, str] | None = None
+    goes_at: float | None = None
+    fence_at: float | None = None
+
+    @property
+    def agent_id(self) -> str:
+        return self.tags.get(AGENT_ID, "")
+
+    @property
+    def lives(self) -> bool:
+        return self.state in ("pending", "running")
+
+    def described(self) -> Answer:
+        reason = {"code": self.reason[0], "message": self.reason[1]} if self.reason else None
+        return {
+            "instanceId": self.id,
+            "imageId": self.asked["ImageId"],
+            "instanceState": {"code": CODES[self.state], "name": self.state},
+            "stateReason": reason,
+            "instanceType": self.asked["InstanceType"],
+            "launchTime": self.launched.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "subnetId": self.asked["SubnetId"],
+            "tagSet": [{"key": key, "value": value} for key, value in self.tags.items()],
+        }
+
+
+@dataclass
+class FakeEc2:
+    """The cloud. What a test asks of it is asked directly; what a backend does comes through its door."""
+
+    directory: Path
+    boots: bool = True
+    """Whether user data is run. Without it instances come and go, and nothing runs in them."""
+    mischief: Mischief = field(default_factory=Mischief)
+    url: str = ""
+    machines: dict[str, Machine] = field(default_factory=dict)
+    calls: Counter[str] = field(default_factory=Counter)
+    """Action to how often it was asked, whatever came of it."""
+    log: list[tuple[str, Parameters]] = field(default_factory=list)
+    cut: bool = False
+    """Nobody is answered."""
+    held: Callable[[str, Parameters, str], None] | None = None
+    """Called before and after each effect, with `before` or `after`; it may block, to stop a client at a point."""
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _pages: dict[str, list[str]] = field(default_factory=dict)
+
+    # ── what a test asks ────────────────────────────────────────────────────────────────────────────────────────
+
+    def of(self, agent_id: str) -> list[Machine]:
+        """Every instance that was ever made for an agent."""
+        with self._lock:
+            return [machine for machine in self.machines.values() if machine.agent_id == agent_id]
+
+    def live(self, agent_id: str | None = None) -> list[Machine]:
+        with self._lock:
+            return [m for m in self.machines.values() if m.lives and agent_id in (None, m.agent_id)]
+
+    def there(self) -> list[Machine]:
+        with self._lock:
+            return [m for m in self.machines.values() if m.state != "terminated"]
+
+    def end(self, machine: Machine, reason: str = "Client.UserInitiatedShutdown") -> None:
+        """As somebody else, or EC2 itself, would end it."""
+        with self._lock:
+            self._go(machine, reason)
+
+    def user_data(self, machine: Machine) -> str:
+        return base64.b64decode(machine.asked["UserData"]).decode()
+
+    # ── the door ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def act(self, action: str, parameters: Parameters) -> Answer:
+        with self._lock:
+            self.calls[action] += 1
+            self.log.append((action, parameters))
+            if self.cut:
+                raise Lost
+            if self.mischief.throws(self.mischief.throttled):
+                raise Refused("RequestLimitExceeded", "Request limit exceeded.", 503)
+            if (refused := self.mischief.refusal_of(action, parameters)) is not None:
+                raise refused
+        if action in EFFECTS and self.held is not None:
+            self.held(action, parameters, "before")
+        with self._lock:
+            answer = self._actions()[action](parameters)
+        if action in EFFECTS and self.held is not None:
+            self.held(action, parameters, "after")
+        with self._lock:
+            if action in EFFECTS and self.mischief.throws(self.mischief.lost):
+                raise Lost
+        return answer
+
+    def _actions(self) -> dict[str, Callable[[Parameters], Answer]]:
+        return {
+            "RunInstances": self._run, "DescribeInstances": self._describe, "TerminateInstances": self._terminate,
+            "GetConsoleOutput": self._console_output, "DescribeImages": self._images,
+        }  # fmt: skip
+
+    def _run(self, ask: Parameters) -> Answer:
+        token = ask.get("ClientToken", "")
+        if made := next((m for m in self.machines.values() if token and m.token == token), None):
+            if {**made.asked, "ClientToken": ""} != {**ask, "ClientToken": ""}:
+                raise Refused(
+                    "IdempotentParameterMismatch",
+                    "The client token you have provided is associated with a resource with different parameters.",
+                )
+            if not made.lives:
+                raise Refused("IdempotentInstanceTerminated", f"The instance {made.id} has been terminated.")
+            return {"reservationId": f"r-{made.id[2:]}", "instancesSet": [made.described()]}
+        if ask["ImageId"] not in IMAGES:
+            raise Refused("InvalidAMIID.NotFound", f"The image id '[{ask['ImageId']}]' does not exist")
+        spot = ask.get("InstanceMarketOptions.MarketType") == "spot"
+        if f"{ask['InstanceType']}{' spot' if spot else ''}" in self.mischief.short_of:
+            raise Refused("InsufficientInstanceCapacity", "We currently do not have sufficient capacity.", 500)
+        if self.mischief.quota is not None and len(self.there()) >= self.mischief.quota:
+            raise Refused("InstanceLimitExceeded", f"Your quota allows for {self.mischief.quota} instances.")
+        machine = self._made(ask, token)
+        return {"reservationId": f"r-{machine.id[2:]}", "instancesSet": [machine.described()]}
+
+    def _made(self, ask: Parameters, token: str) -> Machine:
+        instance_id, now = f"i-{next(self._numbers):017x}", time.monotonic()
+        (tags,) = [
+            {tag["Key"]: tag["Value"] for tag in grouped(specification, "Tag")}
+            for specification in grouped(ask, "TagSpecification")
+            if specification["ResourceType"] == "instance"
+        ]
+        shown_at = now + self.mischief.delay()
+        user_data = base64.b64decode(ask.get("UserData", ""))
+        if len(user_data) > 16384:
+            raise Refused("InvalidParameterValue", "User data is limited to 16384 bytes")
+        machine = Machine(
+            id=instance_id,
+            token=token,
+            asked=ask,
+            tags=tags,
+            launched=datetime.now(UTC),
+            shown_at=shown_at,
+            tagged_at=shown_at + self.mischief.delay(),
+            boots_at=now + self.mischief.boot_s,
+            inside=Inside(self.directory / instance_id, instance_id, user_data.decode("utf-8", "surrogateescape"))
+            if self.boots
+            else None,
+        )
+        self.machines[instance_id] = machine
+        return machine
+
+    def _describe(self, ask: Parameters) -> Answer:
+        now = time.monotonic()
+        ids = numbered(ask, "InstanceId")
+        most = int(ask.get("MaxResults", 1000))
+        if ids and "MaxResults" in ask:
+            raise Refused("InvalidParameterCombination", "The parameter instancesSet cannot be used with maxResults")
+        if not 5 <= most <= 1000:
+            raise Refused("InvalidParameterValue", f"Value ( {most} ) for parameter maxResults is invalid.")
+        if token := ask.get("NextToken"):
+            left = self._pages.pop(token)
+        else:
+            shown = {m.id: m for m in self.machines.values() if m.shown_at <= now}
+            if unknown := [one for one in ids if one not in shown]:
+                raise Refused("InvalidInstanceID.NotFound", f"The instance IDs '{', '.join(unknown)}' do not exist")
+            filters = [(one["Name"], numbered(one, "Value")) for one in grouped(ask, "Filter")]
+            left = [m.id for m in shown.values() if (not ids or m.id in ids) and _passes(m, filters, now)]
+        size = min(most, self.mischief.page)
+        if self.mischief.empty_pages and left and not str(token or "").endswith("-full"):
+            return {"reservationSet": [], "nextToken": self._more(left, "-full")}
+        page, left = left[:size], left[size:]
+        found = [self.machines[one].described() for one in page]
+        reservations = [{"reservationId": f"r-{one['instanceId'][2:]}", "instancesSet": [one]} for one in found]
+        return {"reservationSet": reservations, "nextToken": self._more(left, "") if left else None}
+
+    def _more(self, left: list[str], kind: str) -> str:
+        token = f"token-{next(self._numbers)}{kind}"
+        self._pages[token] = left
+        return token
+
+    def _terminate(self, ask: Parameters) -> Answer:
+        ids, now = numbered(ask, "InstanceId"), time.monotonic()
+        if unknown := [one for one in ids if one not in self.machines or self.machines[one].shown_at > now]:
+            raise Refused("InvalidInstanceID.NotFound", f"The instance IDs '{', '.join(unknown)}' do not exist")
+        answer = []
+        for machine in (self.machines[one] for one in ids):
+            before = machine.state
+            self._go(machine, "Client.UserInitiatedShutdown")
+            states = {"currentState": machine.state, "previousState": before}
+            answer.append({
+                "instanceId": machine.id,
+                **{key: {"code": CODES[state], "name": state} for key, state in states.items()},
+            })  # fmt: skip
+        return {"instancesSet": answer}
+
+    def _console_output(self, ask: Parameters) -> Answer:
+        machine = self.machines.get(ask["InstanceId"])
+        if machine is None:
+            raise Refused("InvalidInstanceID.NotFound", f"The instance ID '{ask['InstanceId']}' does not exist")
+        text = machine.inside.console if machine.inside else b""
+        return {"instanceId": machine.id, "output": base64.b64encode(text).decode()}
+
+    def _images(self, ask: Parameters) -> Answer:
+        wanted = numbered(ask, "ImageId")
+        if unknown := [one for one in wanted if one not in IMAGES]:
+            raise Refused("InvalidAMIID.NotFound", f"The image id '[{unknown[0]}]' does not exist")
+        return {"imagesSet": [IMAGES[one] for one in wanted]}
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _go(self, machine: Machine, reason: str) -> None:
+        if not machine.lives:
+            return
+        machine.state, machine.reason = "shutting-down", (reason, f"{reason}: as it happens")
+        ending = threading.Thread(target=self._shut_down, args=[machine], daemon=True)
+        ending.start()
+
+    def _shut_down(self, machine: Machine) -> None:
+        if machine.inside is not None:
+            machine.inside.end(self.mischief.stop_grace_s)
+        time.sleep(self.mischief.shutdown_s)
+        with self._lock:
+            machine.state = "terminated"
+
+    def tick(self) -> None:
+        """Let happen what is due."""
+        now = time.monotonic()
+        with self._lock:
+            for machine in [m for m in self.machines.values() if m.lives]:
+                if machine.state == "pending" and machine.boots_at <= now:
+                    machine.state = "running"
+                    if machine.inside is not None:
+                        machine.inside.boot()
+                elif machine.inside is not None:
+                    self._heed_switch(machine, machine.inside, now)
+
+    def _heed_switch(self, machine: Machine, inside: Inside, now: float) -> None:
+        for said in inside.switched:
+            after = next((word for word in said if word.startswith("+")), None)
+            if after is None:
+                self._go(machine, "Client.InstanceInitiatedShutdown")
+            elif machine.fence_at is None:
+                machine.fence_at = now + int(after) * self.mischief.minute_s
+        if machine.fence_at is not None and machine.fence_at <= now:
+            self._go(machine, "Client.InstanceInitiatedShutdown")
+
+    def close(self) -> None:
+        for machine in list(self.machines.values()):
+            if machine.inside is not None:
+                machine.inside.end(0.0)
+
+
+def _passes(machine: Machine, filters: list[tuple[str, list[str]]], now: float) -> bool:
+    for name, values in filters:
+        if len(values) > 200:
+            raise Refused("FilterLimitExceeded", "The maximum number of filter values is 200")
+        if not name.startswith("tag:"):
+            raise Refused("InvalidParameterValue", f"The filter '{name}' is invalid")
+        if machine.tagged_at > now or machine.tags.get(name.removeprefix("tag:")) not in values:
+            return False
+    return True
+
+
+@contextmanager
+def running_ec2(mischief: Mischief | None = None, *, boots: bool = True) -> Iterator[FakeEc2]:
+    """A cloud on a free port. Nothing of its instances runs when it ends."""
+    directory = Path(tempfile.mkdtemp(prefix="fake-ec2-"))
+    cloud = FakeEc2(directory, boots=boots, mischief=mischief or Mischief())
+    over = threading.Event()
+
+    def time_passes() -> None:
+        while not over.wait(0.02):
+            cloud.tick()
+
+    clock = threading.Thread(target=time_passes, daemon=True)
+    try:
+        with serving(cloud.act) as url:
+            cloud.url = url
+            clock.start()
+            yield cloud
+    finally:
+        over.set()
+        clock.join()
+        cloud.close()
+        shutil.rmtree(directory)
+
+
+def report(cloud: FakeEc2) -> str:
+    """The calls as one line, for a test that prints what it measured."""
+    return json.dumps(dict(sorted(cloud.calls.items())))
