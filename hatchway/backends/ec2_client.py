@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import boto3
+import botocore.loaders
+import botocore.session
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -87,9 +89,11 @@ class Ec2Client:
         return answer
 
     def _client(self) -> EC2Client:
-        # Made in a thread: it reads megabytes of models. Twice at worst, which costs that and nothing else.
+        # Made in a thread, maybe in two at once, which costs the time of it and nothing else.
         if self._made is None:
-            self._made = boto3.session.Session().client(
+            session = botocore.session.get_session()
+            session.register_component("data_loader", _loader())
+            self._made = boto3.session.Session(botocore_session=session).client(
                 "ec2",
                 region_name=self.place.region,
                 endpoint_url=self.place.endpoint_url,
@@ -101,6 +105,12 @@ class Ec2Client:
                 ),
             )
         return self._made
+
+
+@functools.cache
+def _loader() -> botocore.loaders.Loader:
+    """Keeps what it has read: EC2's model takes most of a second, which each scaler's client would pay again."""
+    return botocore.loaders.create_loader()
 
 
 class Ec2Clients:
