@@ -45,7 +45,7 @@ async def test_an_engine_that_goes_away_leaves_no_container_and_costs_no_job(
         await campaign.run(CELLS)
 
         if os.environ.get("CHAOS_CELLS") == "all":
-            guarantees.write("engine", guarantees.engine(campaign.results))
+            guarantees.write("engine", guarantees.engine(campaign.results, guarantees.LINK))
         installation = str(await fleet.db.fetch_value("select installation_id::text from hatchway_installation"))
         assert containers(docker_client, installation) == []
         assert [str(violation) for violation in campaign.violations] == []

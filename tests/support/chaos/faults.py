@@ -15,6 +15,7 @@ from pathlib import Path
 from hatchway.dev.child import Child
 from tests.support.chaos.fleet import Fleet
 from tests.support.chaos.processes import of_agent, signal_agent, signal_tree
+from tests.support.chaos.scalers import Docker
 from tests.support.namespaces import until
 from tests.support.proxy import FaultProxy
 
@@ -59,8 +60,7 @@ class Faults:
 
     async def hit(self, target: Target, action: Action) -> None:
         if target.component is Component.ENGINE and self._fleet.docker:
-            engine = self._fleet.docker.engine
-            engine.hang() if action is Action.PAUSE else engine.cut()
+            await self._hit_docker(self._fleet.docker, action)
             return
         match action:
             case Action.KILL:
@@ -76,7 +76,7 @@ class Faults:
 
     async def heal(self, target: Target, action: Action) -> None:
         if target.component is Component.ENGINE and self._fleet.docker:
-            self._fleet.docker.engine.heal()
+            await self._heal_docker(self._fleet.docker, action)
             return
         match action:
             case Action.KILL:
@@ -88,6 +88,33 @@ class Faults:
                     way.heal()
             case Action.RESTART:
                 await self._start(target)
+
+    # ── a real engine: its own daemon, or the link to the machine's ──────────────────────────────────────────────
+
+    async def _hit_docker(self, docker: Docker, action: Action) -> None:
+        daemon = docker.daemon
+        match action:
+            case Action.KILL if daemon:
+                await daemon.kill()
+            case Action.RESTART if daemon:
+                daemon.signal(signal.SIGTERM)
+            case Action.PAUSE if daemon:
+                daemon.signal(signal.SIGSTOP)
+            case Action.PAUSE:
+                docker.engine.hang()
+            case _:
+                docker.engine.cut()
+
+    async def _heal_docker(self, docker: Docker, action: Action) -> None:
+        daemon = docker.daemon
+        match action:
+            case Action.KILL | Action.RESTART if daemon:
+                await daemon.ended()
+                await daemon.start()
+            case Action.PAUSE if daemon:
+                daemon.signal(signal.SIGCONT)
+            case _:
+                docker.engine.heal()
 
     # ── kill, and start again ───────────────────────────────────────────────────────────────────────────────────
 

@@ -52,13 +52,17 @@ def _word(cell: Cell, came_of: Mapping[Cell, Result], chosen: set[Cell]) -> str:
     return (HELD if result.green else BROKEN) + ("*" if cell in chosen else "")
 
 
-def engine(results: Iterable[Result]) -> str:
-    """The cells of a real engine: its link is cut, or hung."""
-    came_of = {result.cell: result for result in results}
-    points = sorted({cell.point for cell in came_of})
-    lines = ["| the link is | " + " | ".join(points) + " |", "|---|" + "---|" * len(points)]
-    for action, name in ((Action.CUT, "cut"), (Action.PAUSE, "hung")):
-        words = [_word(Cell(Component.ENGINE, action, point), came_of, set()) for point in points]
+LINK = {Action.CUT: "its link is cut", Action.PAUSE: "its link hangs"}
+DAEMON = {Action.KILL: "kill -9", Action.RESTART: "restart", Action.PAUSE: "SIGSTOP"}
+
+
+def engine(results: Iterable[Result], faults: Mapping[Action, str]) -> str:
+    """The cells of a real engine, with the names of the faults that it met."""
+    came_of = {(result.cell.action, result.cell.point): result for result in results}
+    points = sorted({point for _, point in came_of})
+    lines = ["| fault | " + " | ".join(points) + " |", "|---|" + "---|" * len(points)]
+    for action, name in faults.items():
+        words = [HELD if came_of[action, point].green else BROKEN for point in points]
         lines.append(f"| {name} | {' | '.join(words)} |")
     return "\n".join(lines)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.chaos.dockerd import Dockerd
 from tests.support.chaos.entry import CLOUD_HOST
 from tests.support.chaos.journal import job_script
 from tests.support.proxy import FaultProxy
@@ -69,6 +70,8 @@ class Docker:
     """Its entrypoint is the reference agent."""
     address: str
     """This machine's, as containers on the engine's default bridge see it."""
+    daemon: Dockerd | None = None
+    """A daemon of the fleet's own is killed and stopped itself; of the machine's only the link is hit."""
 
     def scaler(self, link: str) -> dict[str, Any]:
         command = ["/bin/sh", "-c", 'sleep "${HATCHWAY_JOB_ID##*_}"']
