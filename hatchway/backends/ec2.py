@@ -54,6 +54,9 @@ class Pace:
     """How long a cancelled spawn waits until what it made is gone. The teardown that follows goes on from there."""
 
 
+PACE = Pace()
+
+
 @dataclass
 class _Region:
     client: Ec2Client
@@ -69,7 +72,7 @@ class Ec2Backend:
         self._scaler = scaler.name
         self._home = Place.of(scaler.ec2)
         self._installation_id = installation_id
-        self._pace = pace or Pace()
+        self._pace = pace or PACE
         self._clients = Ec2Clients()
         self._regions: dict[Place, _Region] = {}
         self._images: dict[tuple[Place, str], Image] = {}

@@ -91,6 +91,8 @@ class FakeEc2:
     calls: Counter[str] = field(default_factory=Counter)
     """Action to how often it was asked, whatever came of it."""
     log: list[tuple[str, Parameters]] = field(default_factory=list)
+    most: int = 0
+    """Instances that were there at once."""
     cut: bool = False
     """Nobody is answered."""
     held: Callable[[str, Parameters, str], None] | None = None
@@ -197,6 +199,7 @@ class FakeEc2:
             else None,
         )
         self.machines[instance_id] = machine
+        self.most = max(self.most, len(self.there()))
         return machine
 
     def _describe(self, ask: Parameters) -> Answer:

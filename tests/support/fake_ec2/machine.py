@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,9 @@ class Inside:
             switch = directory / "bin" / name
             switch.write_text(SWITCH.format(directory=directory))
             switch.chmod(0o755)
+        python = directory / "bin" / "python3"
+        python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+        python.chmod(0o755)
         script = directory / "user-data"
         script.write_text(user_data, "utf-8", "surrogateescape")
         script.chmod(0o700)
