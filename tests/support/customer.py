@@ -20,7 +20,11 @@ from temporalio.worker import Worker
 from examples.customer_workflows.activities import ProvisioningActivities
 from examples.customer_workflows.machines import Machines
 from examples.customer_workflows.worker import worker
+from hatchway.backends.base import SpawnSpec
+from hatchway.config.schema import Config, Scaler
+from hatchway.model import TeardownFacts
 from hatchway.sealed_claims import new_claim_keys
+from hatchway.secrets.resolver import SecretResolver
 from tests.support.namespaces import Namespaces, until
 
 
@@ -41,8 +45,9 @@ class Customer:
 
     def start(self, *, workflows: Sequence[type] | None = None) -> None:
         """Serve: the example's workflows, or other ones in their place, over the same activities."""
-        served = worker(self.temporal, self.queue, self.activities)
-        if workflows is not None:
+        if workflows is None:
+            served = worker(self.temporal, self.queue, self.activities)
+        else:
             activities = [self.activities.boot, self.activities.delete]
             served = Worker(self.temporal, task_queue=self.queue, workflows=workflows, activities=activities)
         self._running.append((served, asyncio.create_task(served.run())))
@@ -123,3 +128,74 @@ def event_scaler(
             }
         ],
     }  # fmt: skip
+
+
+CLAIM = "claim-T0pS3cret/with+odd=signs"
+
+
+@dataclass
+class FixedConfig:
+    """A configuration in force that a test may replace, and the environment that its secrets are in."""
+
+    config: Config
+    environ: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, document: dict[str, Any], **environ: str) -> FixedConfig:
+        return cls(Config.model_validate(document), environ)
+
+    @property
+    def scaler(self) -> Scaler:
+        return self.config.scalers[0]
+
+    async def current(self) -> tuple[int, Config]:
+        return 1, self.config
+
+    def resolver(self, config: Config) -> SecretResolver:
+        return SecretResolver(config.secrets, self.environ)
+
+
+def spec_of(
+    scaler: Scaler, agent_id: str, url: str = "http://127.0.0.1:1", claim: str = CLAIM, **keys: Any
+) -> SpawnSpec:
+    """What the spawn activity would hand to the backend."""
+    return SpawnSpec(
+        agent_id=agent_id,
+        scaler=scaler,
+        label_set=scaler.label_sets[0],
+        labels=("linux", "kici:scaler:customers"),
+        installation_id="installation-1",
+        env={"KICI_ORCHESTRATOR_URL": url, "KICI_SCALER_CLAIM_CODE": claim},
+        secret_values=frozenset({claim}),
+        **keys,
+    )
+
+
+def facts_of(scaler: Scaler) -> TeardownFacts:
+    """What the agent's row would say."""
+    return TeardownFacts(
+        backend_type="event",
+        host_id=f"scaler.{scaler.name}",
+        provisioning_targets=[target.to_row() for target in scaler.provisioning_targets],
+    )
+
+
+def fresh_agent_id() -> str:
+    return f"scaler-{uuid.uuid4().hex}"
+
+
+def silent(message: str) -> None:
+    """The progress of a test that does not look at it."""
+
+
+class Heard:
+    """What a spawn says of its progress."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __call__(self, message: str) -> None:
+        self.lines.append(message)
+
+    def __contains__(self, words: str) -> bool:
+        return any(words in line for line in self.lines)
