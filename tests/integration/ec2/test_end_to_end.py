@@ -73,23 +73,16 @@ async def test_the_claim_is_in_the_user_data_and_nowhere_else(stack_of: Run, clo
         started = await stack.provision(job_id="job-1")
         failed = await ended(stack, started)
         handle = stack.temporal.get_workflow_handle(started.workflow_id)
-        history = [
-            event.SerializeToString().decode("utf-8", "replace") async for event in handle.fetch_history_events()
-        ]
+        events = [event.SerializeToString() async for event in handle.fetch_history_events()]
         rows = await stack.db.fetch_all("select row_to_json(o)::text from scaler_provision_outcomes o")
 
     (machine,) = cloud.of(started.agent_id)
     assert machine.inside is not None
     claim = next(line for line in cloud.user_data(machine).splitlines() if "CLAIM_CODE=" in line).partition("=")[2]
+    history = [event.decode("utf-8", "replace") for event in events]
     seen = "\n".join(
-        (
-            machine.inside.console.decode(),
-            *(event.decode("utf-8", "replace") for event in events),
-            str(rows),
-            str(failed),
-            str(machine.described()),
-        )
-    )
+        (machine.inside.console.decode(), *history, str(rows), str(failed), str(machine.described()))
+    )  # fmt: skip
     assert len(claim) > 40
     assert "KICI_SCALER_CLAIM_CODE=[redacted]" in seen
     assert claim not in seen
