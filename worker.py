@@ -37,9 +37,11 @@ from activities.compute import ComputeActivities, Installation
 from activities.purge import PurgeActivities
 from activities.reap import ReapActivities
 from activities.reclaim import ReclaimActivities, ReclaimRetirement
+from activities.releasing import Releasing
 from activities.restoring import Restoring
 from activities.slots import SlotActivities
 from activities.sweep import SweepActivities
+from activities.teardown import TeardownActivities
 from activities.warm import WarmActivities
 from hatchway import metrics, search_attributes, warming
 from hatchway.agent_env import worker_agent_env
@@ -356,7 +358,11 @@ class Fleet:
     def _compute_worker(self, key: tuple[str, int], host_id: str, client: Client) -> Worker:
         queue, slots = key
         compute = self._compute_activities(host_id)
-        host_s = [compute.teardown, *self._reclaim_activities(host_id).all]
+        releasing = Releasing(self._slots, self._temporal, self._metrics)
+        teardown = TeardownActivities(
+            host_id, self._reach.on_host[host_id], self._adoption, releasing, self._metrics
+        ).teardown
+        host_s = [teardown, *self._reclaim_activities(host_id).all]
         return Worker(
             client,
             task_queue=queue,

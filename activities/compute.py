@@ -1,30 +1,29 @@
-"""Spawn and teardown: the two steps that touch compute. One instance for each backend that a worker reaches."""
+"""Spawn: the step that makes compute. One instance for each host that a worker serves."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
+from activities.backends import Backends
 from activities.errors import patiently
 from activities.failures import blames_scaler
-from activities.models import SpawnAnswer, SpawnInput, TeardownInput, TornDown
+from activities.heartbeats import heartbeats
+from activities.models import SpawnAnswer, SpawnInput
 from hatchway.agent_env import compose_agent_env
-from hatchway.backends.base import Accepted, Backend, SpawnSpec
+from hatchway.backends.base import Backend, SpawnSpec
 from hatchway.backends.errors import redact
 from hatchway.config.current import CurrentConfig
 from hatchway.config.schema import Config, LabelSet, Scaler, ScalerType
 from hatchway.errors import (
     AuthError,
     AuthUnavailable,
-    DestroyError,
     ErrorType,
     PermanentSpawnError,
     SecretError,
@@ -35,7 +34,7 @@ from hatchway.errors import (
 )
 from hatchway.labels import agent_labels
 from hatchway.metrics import Metrics
-from hatchway.model import ComputeRef, ScaleDownReason, TeardownFacts, TeardownState
+from hatchway.model import ComputeRef, ScaleDownReason, TeardownFacts
 from hatchway.registry.auth import RegistryAuth
 from hatchway.registry.pull import Logins
 from hatchway.resources import shape
@@ -44,10 +43,6 @@ from hatchway.store.backoff import Backoff
 from hatchway.store.claims import Claims
 from hatchway.store.slots import BoundToHost, Slots, SpawnRow, Stamped
 from hatchway.store.slots import Closing as RowClosing
-
-FIRST_HEARTBEAT_AFTER = 10.0
-HEARTBEAT_EVERY = 5.0
-"""Seconds. Each heartbeat that reaches the server is an action: a quick spawn needs none, a slow one shows progress."""
 
 CLAIM_PREFIX_LENGTH = 12
 
@@ -82,22 +77,22 @@ class ComputeActivities:
         host_id: str,
         backends: Mapping[str, Backend],
         slots: Slots,
-        logins: Logins | None = None,
         claims: Claims,
         config: CurrentConfig,
         installation: Installation,
         metrics: Metrics,
         backoff: Backoff,
+        logins: Logins | None = None,
     ) -> None:
         self._host_id = host_id
-        self._backends = backends
+        self._backends = Backends(host_id, backends)
         self._slots = slots
-        self._logins = logins or Logins()
         self._claims = claims
         self._config = config
         self._installation = installation
         self._metrics = metrics
         self._backoff = backoff
+        self._logins = logins or Logins()
 
     # ── spawn ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -114,7 +109,7 @@ class ComputeActivities:
             async with heartbeats() as progress:
                 row = await self._stamp(ask)
                 spec = await self._spec(ask, row, handled)
-                compute = await self._backend(row.backend_type).spawn(spec, progress)
+                compute = await self._backends.of(row.backend_type).spawn(spec, progress)
                 confirmed = await patiently(
                     lambda: self._slots.confirm_spawned(
                         ask.agent_id, compute.model_dump(mode="json"), ask.adoption_timeout
@@ -260,55 +255,11 @@ class ComputeActivities:
         return code
 
     async def _undo(self, row: SpawnRow, compute: ComputeRef) -> None:
-        facts = TeardownFacts(backend_type=compute.backend, host_id=compute.host_id, compute=compute)
-        await self._backend(row.backend_type).destroy(row.agent_id, facts, ScaleDownReason.SHUTDOWN)
-
-    # ── teardown ────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @activity.defn
-    async def teardown(self, ask: TeardownInput) -> TornDown:
-        """Destroy the agent's compute, found by its agent id; absent is gone."""
-        async with heartbeats():
-            try:
-                gone = await self._backend(ask.facts.backend_type).destroy(ask.agent_id, ask.facts, ask.reason)
-            except DestroyError as e:
-                raise ApplicationError(str(e), type="DestroyError") from None
-        return TornDown(teardown=TeardownState.ACCEPTED if isinstance(gone, Accepted) else TeardownState.CONFIRMED)
-
-    def _backend(self, kind: str | None) -> Backend:
-        """Workers of one host may reach different backends: one that lacks this kind leaves it to the others."""
-        backend = self._backends.get(kind or "")
-        if backend is None:
-            raise ApplicationError(f"this worker of host {self._host_id} has no {kind} backend", type="WrongWorker")
-        return backend
-
-
-@asynccontextmanager
-async def heartbeats() -> AsyncIterator[Progress]:
-    """Heartbeat while the body runs, with the latest progress as detail; a cancel reaches the body through them."""
-    latest = Progress()
-
-    async def beat() -> None:
-        await asyncio.sleep(FIRST_HEARTBEAT_AFTER)
-        while True:
-            activity.heartbeat(latest.message)
-            await asyncio.sleep(HEARTBEAT_EVERY)
-
-    beating = asyncio.create_task(beat())
-    try:
-        yield latest
-    finally:
-        beating.cancel()
-
-
-class Progress:
-    """The last thing that the backend said it was doing."""
-
-    def __init__(self) -> None:
-        self.message = ""
-
-    def __call__(self, message: str) -> None:
-        self.message = message
+        facts = TeardownFacts(
+            backend_type=compute.backend, host_id=compute.host_id, provisioning_targets=row.provisioning_targets,
+            compute=compute,
+        )  # fmt: skip
+        await self._backends.of(row.backend_type).destroy(row.agent_id, facts, ScaleDownReason.SHUTDOWN)
 
 
 def closing(why: str) -> ApplicationError:

@@ -32,15 +32,21 @@ async def patiently(call: Callable[[], Awaitable[T]]) -> T:
 
 
 @contextmanager
-def store_errors(metrics: Metrics) -> Iterator[None]:
-    """Retryable ApplicationErrors for a database that is away or contended. Never mistaken for an answer."""
+def store_errors(metrics: Metrics, *, fatal: bool = False) -> Iterator[None]:
+    """ApplicationErrors for a database that is away or contended. Never mistaken for an answer.
+
+    Retryable, unless `fatal`: whoever called has another way to go on, and does not want to wait for this one.
+    """
     try:
         yield
     except StoreUnreachable as e:
         metrics.cap_lock_failed("unreachable")
-        raise ApplicationError(str(e), type=ErrorType.STORE_UNREACHABLE) from None
+        raise ApplicationError(str(e), type=ErrorType.STORE_UNREACHABLE, non_retryable=fatal) from None
     except StoreContended as e:
         metrics.cap_lock_failed("contended")
         raise ApplicationError(
-            str(e), type=ErrorType.CAP_LOCK_CONTENDED, category=ApplicationErrorCategory.BENIGN
+            str(e),
+            type=ErrorType.CAP_LOCK_CONTENDED,
+            non_retryable=fatal,
+            category=ApplicationErrorCategory.BENIGN,
         ) from None

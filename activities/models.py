@@ -151,14 +151,27 @@ class CloseAnswer(Payload):
     end_reason: EndReason | None = None
 
 
+class Decision(Payload):
+    """The outcome as it is written down, by this call or an earlier one."""
+
+    end_reason: EndReason
+    result: JobResult
+
+
 class TeardownInput(Payload):
+    """`final_end`: no fact can change this end any more. Close before, and release after, in the same step."""
+
     agent_id: str
     facts: TeardownFacts
     reason: ScaleDownReason
+    final_end: EndReason | None = None
 
 
 class TornDown(Payload):
+    """`decision`: the slot was released with it, and this is the outcome."""
+
     teardown: TeardownState
+    decision: Decision | None = None
 
 
 class AgentInput(Payload):
@@ -170,13 +183,6 @@ class ReleaseInput(Payload):
 
     agent_id: str
     end_reason: EndReason
-
-
-class Decision(Payload):
-    """The outcome as it is written down, by this call or an earlier one."""
-
-    end_reason: EndReason
-    result: JobResult
 
 
 class Done(Payload):

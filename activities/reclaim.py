@@ -16,8 +16,8 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
-from activities.compute import heartbeats
 from activities.errors import store_errors
+from activities.heartbeats import heartbeats
 from activities.models import Looked, LookInput, Reclaimed, ReclaimInput, RetireAnswer
 from activities.restoring import Restoring
 from hatchway.backends.base import Backend, OwnedCompute

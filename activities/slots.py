@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import timedelta
 
 from temporalio import activity
@@ -21,6 +20,7 @@ from activities.models import (
     Slot,
     WarmAgent,
 )
+from activities.releasing import Releasing, decision, unheard
 from hatchway import matching, warming
 from hatchway.config.current import CurrentConfig
 from hatchway.config.schema import Config
@@ -31,7 +31,6 @@ from hatchway.matching import Candidate as LabelSetMatch
 from hatchway.metrics import Metrics
 from hatchway.model import (
     EndReason,
-    JobResult,
     ProvisionRequest,
 )
 from hatchway.pools import look_after_pool
@@ -55,11 +54,9 @@ from hatchway.store.slots import (
     Slots,
     SpawnRow,
     Waiting,
-    Wake,
     Warm,
 )
 from hatchway.teardowns import tear_down
-from hatchway.waking import wake
 
 BEHIND_EVERYBODY = 6
 """The priority of a warm pool's fill: a request's is 1 to 5."""
@@ -84,6 +81,7 @@ class SlotActivities:
         self._config = config
         self._temporal = temporal
         self._metrics = metrics
+        self._releasing = Releasing(slots, temporal, metrics)
         self._instance_id = instance_id
         self._platform = platform
 
@@ -101,7 +99,7 @@ class SlotActivities:
             answer = await self._slots.reserve(reservation)
             if isinstance(answer, JobHasAgent) and await self._made_way(answer):
                 answer = await self._slots.reserve(reservation)
-            await self._wake(answer.wake)
+            await self._releasing.wake(answer.wake)
             if isinstance(answer, Waiting) and await self._config.newer_than(version):
                 return await self.reserve(ask)  # an apply wakes waiters before every worker has read what it says
             self._count_refusals(answer, reservation)
@@ -241,7 +239,8 @@ class SlotActivities:
         if closed.row:
             await tear_down(self._temporal, self._slots, closed.row, EndReason.ADOPTION_TIMEOUT)
         else:
-            await self._wake((await self._slots.release(other.agent_id, EndReason.ADOPTION_TIMEOUT.value, None)).wake)
+            freed = await self._slots.release(other.agent_id, EndReason.ADOPTION_TIMEOUT.value, None)
+            await self._releasing.wake(freed.wake)
         return True
 
     async def _finish_older_teardowns(self, held: Held | Warm) -> None:
@@ -258,21 +257,16 @@ class SlotActivities:
 
     @activity.defn
     async def release(self, ask: ReleaseInput) -> Decision:
-        """Decide the outcome unless that was done before, free the slot, leave the line, tell who was handed the room.
-
-        The compute is gone: nobody can record a completion any more.
-        """
+        """The end of a slot whose compute is gone, or that never had any."""
         with store_errors(self._metrics):
-            released = await self._slots.release(ask.agent_id, ask.end_reason.value, _unheard(ask))
-            await self._wake(released.wake)
-        return _decision(ask, released.end_reason, released.result)
+            return await self._releasing.release(ask)
 
     @activity.defn
     async def record_outcome(self, ask: ReleaseInput) -> Decision:
         """Decide the outcome while the slot is still held: the job may be offered again."""
         with store_errors(self._metrics):
-            outcome = await self._outcomes.decide(ask.agent_id, ask.end_reason.value, _unheard(ask))
-        return _decision(ask, outcome.end_reason, outcome.result)
+            outcome = await self._outcomes.decide(ask.agent_id, ask.end_reason.value, unheard(ask))
+        return decision(ask, outcome.end_reason, outcome.result)
 
     @activity.defn
     async def request_drain(self, ask: AgentInput) -> Done:
@@ -280,9 +274,6 @@ class SlotActivities:
         with store_errors(self._metrics):
             await self._slots.request_drain(ask.agent_id)
         return Done()
-
-    async def _wake(self, grants: Iterable[Wake]) -> None:
-        self._metrics.redispatched("hand-over", await wake(self._temporal, self._slots, grants))
 
 
 def binding(row: SpawnRow) -> Binding | None:
@@ -294,17 +285,6 @@ def binding(row: SpawnRow) -> Binding | None:
         run_id=row.run_id,
         follower_agent_id=row.bound_by,
         follower_workflow_id=row.bound_workflow_id or "",
-    )
-
-
-def _unheard(ask: ReleaseInput) -> str | None:
-    """What is written down of a job when the store has no completion of it."""
-    return JobResult.UNKNOWN.value if ask.end_reason is EndReason.COMPLETED else None
-
-
-def _decision(ask: ReleaseInput, end_reason: str | None, result: str | None) -> Decision:
-    return Decision(
-        end_reason=EndReason(end_reason or ask.end_reason), result=JobResult(result) if result else JobResult.UNKNOWN
     )
 
 

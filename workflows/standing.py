@@ -84,6 +84,9 @@ class Standing:
     def _spawned(self) -> bool:
         return self._spawning is not None and self._spawning.done()
 
+    def _adopted(self) -> bool:
+        return bool(self._seen.adopted_by)
+
     def _over(self) -> bool:
         may_have_a_job = self.request.job_id is not None or (self.request.warm_for is not None and not self._withdrawn)
         return self._seen.ends_it(bound_to_job=may_have_a_job)

@@ -34,6 +34,9 @@ RESOLVE_LIMIT = timedelta(minutes=5)
 STORE_RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10))
 ONCE = RetryPolicy(maximum_attempts=1)
 
+PROMPT = timedelta(seconds=5)
+"""Most agents register within this time of their spawn. Whoever looks for one that does not finds it after that."""
+
 HEARTBEAT_TIMEOUT = timedelta(seconds=30)
 SPAWN_ATTEMPTS = 3
 SPAWN_RETRY_INITIAL = timedelta(seconds=2)

@@ -27,9 +27,11 @@ from activities.compute import ComputeActivities, Installation
 from activities.purge import PurgeActivities
 from activities.reap import ReapActivities
 from activities.reclaim import ReclaimActivities, ReclaimRetirement
+from activities.releasing import Releasing
 from activities.restoring import Restoring
 from activities.slots import SlotActivities
 from activities.sweep import SweepActivities
+from activities.teardown import TeardownActivities
 from activities.warm import WarmActivities
 from hatchway.client import HatchwayClient, ProvisionFailed, Started
 from hatchway.config.current import CurrentConfig, apply
@@ -237,7 +239,7 @@ class Lab:
         """Poll the queues of one host, and of the scaler unless it only serves what is bound to it."""
         compute = self.compute(backend)
         queues: dict[str, list[Callable[..., Any]]] = {
-            host_queue(backend.host_id): [compute.spawn, compute.teardown, *self.reclaim(backend).all]
+            host_queue(backend.host_id): [compute.spawn, self.teardown(backend).teardown, *self.reclaim(backend).all]
         }
         if spawns:
             queues[spawn_queue(scaler)] = [compute.spawn]
@@ -267,6 +269,10 @@ class Lab:
             self.metrics,
             Backoff(self.db),
         )
+
+    def teardown(self, backend: ScriptedBackend) -> TeardownActivities:
+        releasing = Releasing(self.slots, self.temporal, self.metrics)
+        return TeardownActivities(backend.host_id, {"bare-metal": backend}, self.adoption, releasing, self.metrics)
 
     def reclaim(self, backend: ScriptedBackend) -> ReclaimActivities:
         store = Reclaiming(self.db)
