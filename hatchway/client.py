@@ -27,7 +27,7 @@ from temporalio.exceptions import ApplicationError, CancelledError, TerminatedEr
 from temporalio.plugin import SimplePlugin
 from temporalio.service import RPCError, RPCStatusCode
 
-from hatchway.converter import data_converter
+from hatchway.converter import converter_from
 from hatchway.errors import ErrorType, HatchwayError
 from hatchway.model import (
     AdoptedSpec,
@@ -85,14 +85,17 @@ class Started:
 
 
 def plugin() -> SimplePlugin:
-    """Converter only: what every process that speaks with Hatchway's workflows has in common."""
-    return SimplePlugin("hatchway", data_converter=data_converter)
+    """Converter only: what every process that speaks with Hatchway's workflows has in common.
+
+    Raises PayloadKeysError, where HATCHWAY_PAYLOAD_KEYS names a file that cannot be used.
+    """
+    return SimplePlugin("hatchway", data_converter=converter_from())
 
 
 async def connect(**overrides: Any) -> Client:
     """A client from Temporal's own environment and profiles (`TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE`, …).
 
-    Raises TemporalUnreachable.
+    Raises TemporalUnreachable, and PayloadKeysError.
     """
     config: dict[str, Any] = {**ClientConfig.load_client_connect_config(), **overrides}
     config.setdefault("target_host", "localhost:7233")

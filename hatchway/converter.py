@@ -7,13 +7,18 @@ so for them, and wherever else no type is asked for, `Unreadable` stands for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
 import temporalio.api.common.v1
+from temporalio.api.failure.v1 import Failure
 from temporalio.contrib.pydantic import PydanticPayloadConverter
-from temporalio.converter import DataConverter
+from temporalio.converter import DataConverter, DefaultFailureConverterWithEncodedAttributes
+
+from hatchway.codec import EncryptingCodec, WithoutKeys, codec_from, is_encrypted, key_id_of
 
 
 class Unreadable:
@@ -28,6 +33,10 @@ class LenientPayloadConverter(PydanticPayloadConverter):
         return [self._read(payload, hint) for payload, hint in zip_longest(payloads, type_hints or [])]
 
     def _read(self, payload: temporalio.api.common.v1.Payload, hint: type | None) -> Any:
+        if hint is not None and is_encrypted(payload):  # and yet it comes here: no key that fits has opened it
+            raise ValueError(
+                f"a payload is not what was encrypted with the key {key_id_of(payload)!r}: it was altered or cut"
+            )
         if hint is not None:
             return super().from_payloads([payload], [hint])[0]
         try:
@@ -36,4 +45,29 @@ class LenientPayloadConverter(PydanticPayloadConverter):
             return Unreadable()
 
 
-data_converter = DataConverter(payload_converter_class=LenientPayloadConverter)
+data_converter = DataConverter(payload_converter_class=LenientPayloadConverter, payload_codec=WithoutKeys())
+"""Of a process without payload keys."""
+
+
+def converter_from(environ: Mapping[str, str] = os.environ) -> DataConverter:
+    """The converter that the environment asks for: with HATCHWAY_PAYLOAD_KEYS it encrypts, failures included.
+
+    Raises PayloadKeysError. Blocks.
+    """
+    codec = codec_from(environ)
+    if not isinstance(codec, EncryptingCodec):
+        return data_converter
+    with_keys = replace(data_converter, payload_codec=codec)
+    if codec.ring.encrypts_with is None:
+        return with_keys
+    return replace(with_keys, failure_converter_class=DefaultFailureConverterWithEncodedAttributes)
+
+
+async def failure_words(converter: DataConverter, failure: Failure) -> str:
+    """The message of a failure as it is described, decrypted where it has to be."""
+    if failure.HasField("encoded_attributes"):
+        copy = Failure()
+        copy.CopyFrom(failure)
+        error = await converter.decode_failure(copy)
+        return str(getattr(error, "message", error))
+    return failure.message

@@ -17,6 +17,7 @@ from hatchway.cli import (
     agents,
     auth,
     claim_keys,
+    codec_server,
     config,
     database,
     dev,
@@ -66,6 +67,7 @@ app.command("demo", rich_help_panel=TRY_IT)(dev.demo)
 app.command("setup", rich_help_panel=SERVE)(setup.setup)
 app.command("worker", rich_help_panel=SERVE)(worker.worker)
 app.command("gateway", rich_help_panel=SERVE)(gateway.gateway)
+app.command("codec-server", rich_help_panel=SERVE)(codec_server.codec_server)
 app.command("agent", rich_help_panel=SERVE, context_settings=agent.CONTEXT, add_help_option=False)(agent.agent)
 app.command("claim-keys", rich_help_panel=SERVE)(claim_keys.claim_keys)
 app.command("provision", rich_help_panel=WORK)(provision.provision)

@@ -161,6 +161,7 @@ async def look_at(temporal: Client, workflow_id: str | None, first_run_id: str |
     from temporalio.client import WorkflowExecutionStatus
     from temporalio.service import RPCError, RPCStatusCode
 
+    from hatchway.converter import failure_words
     from hatchway.liveness import RPC_LIMIT
 
     if workflow_id is None:
@@ -175,7 +176,11 @@ async def look_at(temporal: Client, workflow_id: str | None, first_run_id: str |
     other = first_run_id is not None and raw.workflow_execution_info.first_run_id != first_run_id
     if found.status is not WorkflowExecutionStatus.RUNNING or other:
         return Work(open=False)
-    errors = [step.last_failure.message for step in raw.pending_activities if step.HasField("last_failure")]
+    errors = [
+        await failure_words(temporal.data_converter, step.last_failure)
+        for step in raw.pending_activities
+        if step.HasField("last_failure")
+    ]
     return Work(
         open=True,
         failing=raw.HasField("pending_workflow_task") and raw.pending_workflow_task.attempt >= FAILING_TASK,
