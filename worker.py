@@ -64,9 +64,9 @@ from hatchway.queue_workers import QueueWorkers
 from hatchway.reach import Reach, WorkerRefused, backend_key
 from hatchway.reaping import Windows
 from hatchway.reclaim_schedules import ReclaimSchedules
+from hatchway.registry.pull import Logins
 from hatchway.runner import ContextFreeRunner
 from hatchway.signals import heed_signals, leave_at_once
-from hatchway.registry.pull import Logins
 from hatchway.store.adoption import Adoption
 from hatchway.store.backoff import Backoff
 from hatchway.store.census import Census
@@ -194,9 +194,9 @@ class Fleet:
         self._warm = WarmAgents(db)
         self._reaping = Reaping(db)
         self._backoff = Backoff(db)
+        self._logins = Logins(os.environ)
         self._reclaiming = Reclaiming(db)
         self._exits = Exits(self._slots, self._outcomes, temporal)
-        self._logins = Logins(os.environ)
         self._tie = NamespaceTie(db, temporal)
         self._metrics = metrics.Metrics.of(temporal)
         self._installation = Installation(
@@ -205,6 +205,7 @@ class Fleet:
             agent_env=worker_agent_env(os.environ),
             platform=platform_of(platform.machine()),
         )
+        self._restoring = Restoring(self._reclaiming, config, temporal, self._installation.platform)
         self._closed_to_agents = server_endpoints(settings.database_url, temporal)
         named = settings.host_id is not None
         self._reach = Reach(self._make_backend, self._exits.tell, machine=self._machine, named=named)
@@ -319,8 +320,9 @@ class Fleet:
         auth = AuthActivities(self._config)
         sweep = SweepActivities(self._line, self._slots, self._temporal, self._metrics)
         reap = ReapActivities(
-            self._reaping, self._slots, self._adoption, self._config, self._tie, self._temporal, self._metrics
-        )
+            self._reaping, self._slots, self._adoption, self._config, self._tie, self._temporal, self._metrics,
+            self._restoring,
+        )  # fmt: skip
         purge = PurgeActivities(Purging(self._db), self._config, self._metrics)
         warm = WarmActivities(
             self._warm, self._slots, self._adoption, self._outcomes, self._config, self._temporal, self._metrics
@@ -349,10 +351,9 @@ class Fleet:
         )  # fmt: skip
 
     def _reclaim_activities(self, host_id: str) -> ReclaimActivities:
-        restoring = Restoring(self._reclaiming, self._config, self._temporal, self._installation.platform)
         return ReclaimActivities(
             host_id, self._reach.on_host[host_id], self._installation.id, self._reclaiming, self._tie, self._temporal,
-            restoring, self._metrics,
+            self._restoring, self._metrics,
         )  # fmt: skip
 
     def _compute_worker(self, key: tuple[str, int], host_id: str, client: Client) -> Worker:

@@ -16,6 +16,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.errors import store_errors
+from activities.restoring import Restoring
 from hatchway.config.current import CurrentConfig
 from hatchway.errors import ErrorType, StoreContended, StoreUnreachable
 from hatchway.metrics import Metrics
@@ -62,6 +63,7 @@ class ReapActivities:
         tie: NamespaceTie,
         temporal: Client,
         metrics: Metrics,
+        restoring: Restoring | None = None,
     ) -> None:
         self._reaping = reaping
         self._slots = slots
@@ -70,6 +72,7 @@ class ReapActivities:
         self._tie = tie
         self._temporal = temporal
         self._metrics = metrics
+        self._restoring = restoring
         self._warned: set[str] = set()
 
     @activity.defn(name="reap")
@@ -87,6 +90,7 @@ class ReapActivities:
             reaper = Reaper(self._reaping, self._temporal, windows)
             async for page in reaper.judged(activity.heartbeat):
                 condemned = [judged for judged in page if judged.judgement.rule.action is Action.CONDEMN]
+                condemned = [judged for judged in condemned if not await self._adopted_by_its_workflow(judged, taken)]
                 for first in range(0, len(condemned), CONDEMNED_AT_ONCE):
                     await self._condemn(condemned[first : first + CONDEMNED_AT_ONCE], reaper, windows, taken)
                 await self._side_by_side(self._see_to(judged, taken) for judged in page)
@@ -123,6 +127,19 @@ class ReapActivities:
         version, _ = await self._config.current()
         await self._config.newer_than(version)
         return Windows.of((await self._config.current())[1].reaper)
+
+    async def _adopted_by_its_workflow(self, judged: Judged, taken: Pass) -> bool:
+        """A row that is overdue by a restored backup, and an agent that has registered since: it has its registration
+        back, and lives.
+        """
+        if judged.judgement.rule is not Rule.OVERDUE or self._restoring is None:
+            return False
+        row, restored = judged.row, False
+        with self._left_to_the_next_pass(row.agent_id, taken):
+            restored = await self._restoring.restore_adoption(row.agent_id, row.workflow_id or "")
+        if restored:
+            log.warning("adoption_restored", agent_id=row.agent_id, scaler=row.scaler, workflow_id=row.workflow_id)
+        return restored
 
     async def _condemn(self, page: Sequence[Judged], reaper: Reaper, windows: Windows, taken: Pass) -> None:
         """Those of whom it is all still true; then their teardown begins, by their workflows or without them."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Callable, Container, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
@@ -22,7 +23,7 @@ from activities.models import Looked, LookInput, Reclaimed, ReclaimInput, Retire
 from activities.restoring import Restoring
 from hatchway.backends.base import Backend, OwnedCompute
 from hatchway.errors import DestroyError, ErrorType, HatchwayError
-from hatchway.liveness import AGENT_ID, open_workflow_of
+from hatchway.liveness import AGENT_ID, open_workflow_of, workflow_is_gone
 from hatchway.metrics import Metrics
 from hatchway.model import ReclaimRequest, ScaleDownReason, Sighting, TeardownFacts
 from hatchway.polling import is_polled
@@ -37,6 +38,9 @@ PAGE = 500
 LOOKED_AT_A_PASS = 200
 """Agents without a row whose workflow is looked for: each costs two or three calls to Temporal. The rest has time."""
 
+UNADOPTED_FOR = timedelta(minutes=1)
+"""Most agents register within seconds; for one that takes longer, a pass reads its workflow's history."""
+
 Listed = dict[str, OwnedCompute]
 Rowless = list[tuple[str, OwnedCompute]]
 """With the kind of backend that has it."""
@@ -48,6 +52,8 @@ class _Found:
 
     seen: int = 0
     rowless: Rowless = field(default_factory=list)
+    unadopted: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Agent id to its workflow and that one's first run."""
     listed: list[str] = field(default_factory=list)
     sighted: list[Sighting] = field(default_factory=list)
     restored: list[str] = field(default_factory=list)
@@ -101,6 +107,9 @@ class ReclaimActivities:
                 if not await self._answered_for(owned, found):
                     known = before.get((kind, owned.agent_id))
                     found.sighted.append(known or Sighting(agent_id=owned.agent_id, backend=kind, since=ask.now))
+            for agent_id, (workflow_id, first_run_id) in list(found.unadopted.items())[:LOOKED_AT_A_PASS]:
+                progress(f"asking for adoptions, {len(found.unadopted)} in all")
+                await self._remembered(agent_id, workflow_id, first_run_id, found)
         return Looked(
             seen=found.seen,
             listed=found.listed,
@@ -113,11 +122,13 @@ class ReclaimActivities:
     async def _list(self, kind: str, backend: Backend, found: _Found) -> None:
         """Everything that this backend has of ours; or, if its list breaks off, nothing: half of it says little."""
         seen, rowless = 0, []
+        unadopted: dict[str, tuple[str, str]] = {}
         try:
             async for page in _pages(backend.owned()):
                 seen += len(page)
                 with store_errors(self._metrics):
                     rowless += [(kind, page[agent_id]) for agent_id in await self._store.rowless(list(page))]
+                    unadopted |= await self._store.unadopted(list(page), UNADOPTED_FOR)
         except ApplicationError:
             raise
         except Exception as e:  # a backend's SDK has errors of its own, and none may hide the other backends
@@ -126,6 +137,7 @@ class ReclaimActivities:
             return
         found.seen += seen
         found.rowless += rowless
+        found.unadopted |= unadopted
         found.listed.append(kind)
 
     async def _answered_for(self, owned: OwnedCompute, into: _Found) -> bool:
@@ -144,6 +156,20 @@ class ReclaimActivities:
             except Exception as e:  # whatever is wrong with this one, the others are looked at
                 into.failed[owned.agent_id] = f"its row is lost and cannot be written again: {e}"
         return True
+
+    async def _remembered(self, agent_id: str, workflow_id: str, first_run_id: str, into: _Found) -> None:
+        """A row of a restored backup learns of an adoption that only the workflow knows of."""
+        try:
+            if await workflow_is_gone(self._temporal, workflow_id, first_run_id):
+                return
+            with store_errors(self._metrics):
+                if await self._restoring.restore_adoption(agent_id, workflow_id):
+                    activity.logger.warning("the lost registration of %s was written again", agent_id)
+                    into.restored.append(agent_id)
+        except ApplicationError:
+            raise
+        except Exception as e:  # whatever is wrong with this one, the others are looked at
+            into.failed[agent_id] = f"its registration cannot be looked for: {e}"
 
     @activity.defn(name="reclaim_destroy")
     async def destroy(self, ask: ReclaimInput) -> Reclaimed:

@@ -316,6 +316,10 @@ class AdoptRequest(Payload):
     agent_id: str
     instance_id: Id
     registration_id: Id
+    token_hash: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """The sha256 of the agent's token, as Postgres keeps it: with it, a row that a restored backup does not have is
+    written again and the agent stays. The token is 256 random bits, so its hash opens nothing and leads back nowhere.
+    """
 
 
 class AdoptedSpec(Payload):

@@ -63,8 +63,9 @@ class AgentCalls:
         if token.workflow_id is None or token.first_run_id is None:
             raise unauthorized()
         request = AdoptRequest(
-            agent_id=token.agent_id, instance_id=self.settings.instance, registration_id=call.registration_id
-        )
+            agent_id=token.agent_id, instance_id=self.settings.instance, registration_id=call.registration_id,
+            token_hash=token_hash,
+        )  # fmt: skip
         try:
             spec = await self.provisions.adopt(token.workflow_id, token.first_run_id, request)
         except AdoptionRefused as e:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from hatchway.model import ComputeRef
+from hatchway.store.adoption import INSTANCE_TIMEOUT
 from hatchway.store.pool import Database
 from hatchway.store.rows import seconds
 
@@ -44,8 +45,21 @@ class LostRow:
     config_version: int
     compute: ComputeRef
     adopted_by: str | None
-    adoption_in: timedelta
-    """How long its adoption may still take; nothing to one that is adopted."""
+    deadline_at: datetime | None
+    """Until when it may be adopted, as its workflow has it; nothing to one that is adopted."""
+    adoption_timeout: timedelta
+    """From now, by the database's clock, where its workflow has no deadline."""
+
+
+@dataclass(frozen=True)
+class LostAdoption:
+    """What is known of an agent that has registered, and whose row does not know of that."""
+
+    agent_id: str
+    instance_id: str
+    registration_id: str
+    token_hash: str = field(repr=False)
+    labels: list[str]
 
 
 class Reclaiming:
@@ -71,6 +85,42 @@ class Reclaiming:
         )
         return count
 
+    async def unadopted(self, agent_ids: Collection[str], older_than: timedelta) -> dict[str, tuple[str, str]]:
+        """Those of them whose row has known no adoption for so long, each with its workflow and that one's first run.
+
+        In a moment of a provision's life that is so of every agent; for longer, of few.
+        """
+        rows = await self._db.fetch_all(
+            """
+            select agent_id, workflow_id, workflow_first_run_id
+              from scaler_spawning_agents
+             where agent_id = any (%(agent_ids)s)
+               and adopted_by is null and state <> 'closing'
+               and workflow_id is not null and workflow_first_run_id is not null
+               and spawned_at < now() - %(older_than)s::interval
+            """,
+            {"agent_ids": list(agent_ids), "older_than": older_than},
+        )
+        return {agent_id: (workflow_id, first_run_id) for agent_id, workflow_id, first_run_id in rows}
+
+    async def restore_adoption(self, lost: LostAdoption) -> bool:
+        """Write the registration and the token again: the agent's next heartbeat is answered as if nothing had been.
+
+        False: its row is gone, closing, or knows another registration. Safe to repeat.
+        """
+        answer: bool = await self._db.call(
+            "hatchway_restore_adoption",
+            {
+                "agent_id": lost.agent_id,
+                "instance_id": lost.instance_id,
+                "registration_id": lost.registration_id,
+                "token_hash": lost.token_hash,
+                "labels": lost.labels,
+                "silent_s": seconds(INSTANCE_TIMEOUT),
+            },
+        )
+        return answer
+
     async def restore(self, lost: LostRow) -> Restored:
         """Write the row again: counted, whatever the caps say. Safe to repeat."""
         answer = await self._db.call(
@@ -86,6 +136,7 @@ class Reclaiming:
                 "host_id": lost.compute.host_id,
                 "compute": lost.compute.model_dump(mode="json"),
                 "adopted_by": lost.adopted_by,
+                "deadline_at": lost.deadline_at.isoformat() if lost.deadline_at else None,
                 "spawn": {
                     "workflow_first_run_id": lost.first_run_id,
                     "run_id": lost.run_id,
@@ -94,7 +145,7 @@ class Reclaiming:
                     "roles": lost.roles,
                     "provisioning_targets": [],
                     "backend_type": lost.backend_type,
-                    "reserved_for_s": seconds(lost.adoption_in),
+                    "reserved_for_s": seconds(lost.adoption_timeout),
                 },
             },
             admission=True,

@@ -305,7 +305,8 @@ def control_worker(lab: Lab) -> Worker:
     adoption, auth = AdoptionActivities(lab.adoption, Backoff(lab.db), current, lab.metrics), AuthActivities(current)
     sweep = SweepActivities(Line(lab.db), lab.slots, lab.temporal, lab.metrics)
     tie = NamespaceTie(lab.db, lab.temporal)
-    reap = ReapActivities(Reaping(lab.db), lab.slots, lab.adoption, current, tie, lab.temporal, lab.metrics)
+    restoring = Restoring(Reclaiming(lab.db), current, lab.temporal, "linux/amd64")
+    reap = ReapActivities(Reaping(lab.db), lab.slots, lab.adoption, current, tie, lab.temporal, lab.metrics, restoring)
     purge = PurgeActivities(Purging(lab.db), current, lab.metrics)
     warm = WarmActivities(WarmAgents(lab.db), lab.slots, lab.adoption, lab.outcomes, current, lab.temporal, lab.metrics)
     return Worker(

@@ -49,7 +49,7 @@ end $$;
 -- cap and held back by none, because it is there already. Never for an agent whose end is on record: its workflow may
 -- just be about to close. It is nobody's warm agent any more, as whether it has a job is lost too.
 -- args: agent_id, scaler, workflow_id, workflow_first_run_id, job_id, mcpu, mem_bytes, config_version, host_id, compute,
---       adopted_by (or null), spawn: as for hatchway_take
+--       adopted_by (or null), deadline_at (of its adoption; null: as `spawn` says), spawn: as for hatchway_take
 create function hatchway_restore_row(args jsonb) returns jsonb
 language plpgsql set search_path = public, pg_temp as $$
 declare
@@ -77,7 +77,8 @@ begin
          compute = args->'compute',
          adopted_by = args->>'adopted_by',
          adopted_at = case when args->>'adopted_by' is not null then now() end,   -- since when it is known to be silent
-         deadline_at = case when args->>'adopted_by' is null then s.deadline_at end
+         deadline_at = case when args->>'adopted_by' is null
+                            then greatest(coalesce((args->>'deadline_at')::timestamptz, s.deadline_at), now()) end
    where agent_id = v_agent;
   if args->>'adopted_by' is not null then
     insert into scaler_provision_outcomes (agent_id, job_id, scaler_name, adopted_by, adopted_at)
@@ -85,4 +86,27 @@ begin
     on conflict (agent_id) do nothing;
   end if;
   return '"restored"';
+end $$;
+
+-- An agent has registered, and its row does not know of that, as in a restored backup: both the registration and the
+-- token are written again, as its workflow remembers them. The claim that the token was given for is spent.
+-- args: agent_id, instance_id, registration_id, token_hash, labels, silent_s
+create function hatchway_restore_adoption(args jsonb) returns jsonb
+language plpgsql set search_path = public, pg_temp as $$
+declare
+  v_agent text := args->>'agent_id';
+begin
+  perform from scaler_spawning_agents
+    where agent_id = v_agent and state <> 'closing'
+      and (adopted_by is null or registration_id = args->>'registration_id')
+      for no key update;
+  if not found then
+    return 'false'::jsonb;
+  end if;
+  delete from scaler_pending_claims where agent_id = v_agent;
+  insert into scaler_agent_tokens as t (token_hash, agent_id, claim_hash, labels, registered_at)
+  values (args->>'token_hash', v_agent, 'restored', args->'labels', now())
+  on conflict (agent_id) do update
+     set token_hash = excluded.token_hash, registered_at = coalesce(t.registered_at, now()), expires_at = null;
+  return to_jsonb(hatchway_adopt(args)->>'answer' = 'adopted');
 end $$;
