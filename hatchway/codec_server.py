@@ -73,6 +73,13 @@ def _said(sentence: str) -> Payload:
     return Payload(metadata={"encoding": b"json/plain"}, data=json.dumps(f"cannot be decrypted: {sentence}").encode())
 
 
+def _object(body: bytes) -> dict[str, Any]:
+    found = json.loads(body)
+    if not isinstance(found, dict):
+        raise ValueError("no JSON object")
+    return found
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: CodecServer
     timeout = SOCKET_S
@@ -103,10 +110,9 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or int(length) > MOST_BYTES:
             return self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"message": "say a length, of at most 32 MiB"})
-        asked = Payloads()
         try:
-            json_format.Parse(self.rfile.read(int(length)), asked)
-        except (json_format.ParseError, UnicodeDecodeError):  # whose text quotes what it was given
+            asked = json_format.ParseDict(_object(self.rfile.read(int(length))), Payloads())
+        except (json_format.ParseError, ValueError, RecursionError):  # whose text quotes what it was given
             return self._answer(HTTPStatus.BAD_REQUEST, {"message": "the body is no list of payloads"})
         clear = asyncio.run(self.server.decoded(asked.payloads))
         return self._answer(HTTPStatus.OK, json_format.MessageToDict(Payloads(payloads=clear)))
