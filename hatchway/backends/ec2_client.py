@@ -24,7 +24,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 
-from hatchway.backends.ec2_errors import Ec2Error, Ec2Refused, Ec2Unreachable
+from hatchway.backends.ec2_errors import Ec2Error, Ec2Refused, Ec2Unreachable, is_about_capacity
 from hatchway.config.ec2_schema import Ec2Scaler
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Ec2Client:
         if self._made is None:
             session = botocore.session.get_session()
             session.register_component("data_loader", _loader())
-            self._made = boto3.session.Session(botocore_session=session).client(
+            made = boto3.session.Session(botocore_session=session).client(
                 "ec2",
                 region_name=self.place.region,
                 endpoint_url=self.place.endpoint_url,
@@ -104,7 +104,16 @@ class Ec2Client:
                     max_pool_connections=THREADS,
                 ),
             )
+            made.meta.events.register_first("needs-retry.ec2.RunInstances", _hear_out)
+            self._made = made
         return self._made
+
+
+def _hear_out(response: tuple[Any, dict[str, Any]] | None, **_: object) -> None:
+    """EC2 answers a lack of capacity with a 500. For the SDK that is a fault of the service, so it would ask for the
+    same offer again and again, for seconds, while the next one is there."""
+    if response is not None and is_about_capacity(str(response[1].get("Error", {}).get("Code", ""))):
+        response[0].status_code = 400
 
 
 @functools.cache

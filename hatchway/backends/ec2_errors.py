@@ -133,6 +133,11 @@ _TABLE = (
 _ARCHITECTURE = re.compile(r"architecture .* does not match|does not match .*architecture", re.I)
 
 
+def is_about_capacity(code: str) -> bool:
+    """Whether another offer may be granted at once, and the same one only later."""
+    return any(row.other_offer and row.codes.fullmatch(code) for row in _TABLE)
+
+
 def tries_next_offer(refused: Ec2Refused) -> bool:
     row = _row_of(refused)
     return row is not None and row.other_offer and not _ARCHITECTURE.search(refused.said)

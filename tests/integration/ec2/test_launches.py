@@ -1,0 +1,196 @@
+"""Launches on a cloud that has no capacity, loses replies and shows late: one instance for each agent all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+import pytest
+
+from hatchway.backends.base import SpawnSpec
+from hatchway.backends.ec2 import Ec2Backend
+from hatchway.errors import PermanentSpawnError, SpawnCode, SpawnError, TransientSpawnError
+from tests.contract.backend import destroy, fresh_agent_id, silent
+from tests.support.fake_ec2.cloud import FakeEc2
+from tests.support.fake_ec2.contract import INSTALLATION, Ec2Harness
+from tests.support.fake_ec2.specs import QUICK, ec2_scaler, ec2_spec
+
+SPOT, ON_DEMAND, LARGER = "m7i.large spot", "m7i.large", "m7i.xlarge"
+OFFERS = [{"instanceType": "m7i.large", "spot": True}, {"instanceType": "m7i.large"}, {"instanceType": "m7i.xlarge"}]
+LATE_S = 0.4
+
+
+def spec(cloud: FakeEc2, agent_id: str, claim: str = "claim-1", offers: int = 3) -> SpawnSpec:
+    """An agent with the first so many offers. Another claim is what another attempt has."""
+    scaler = ec2_scaler(cloud.url, ec2={"userData": "exec sleep 3600", "offers": OFFERS[:offers]})
+    return ec2_spec(scaler, agent_id, {"KICI_SCALER_CLAIM_CODE": claim, "KICI_AGENT_ID": agent_id}, INSTALLATION)
+
+
+def offer_of(cloud: FakeEc2, agent_id: str) -> str:
+    (machine,) = cloud.live(agent_id)
+    spot = machine.asked.get("InstanceMarketOptions.MarketType") == "spot"
+    return f"{machine.asked['InstanceType']}{' spot' if spot else ''}"
+
+
+@pytest.mark.parametrize(
+    ("short_of", "taken"), [({SPOT}, ON_DEMAND), ({SPOT, ON_DEMAND}, LARGER), ({ON_DEMAND, LARGER}, SPOT)]
+)
+async def test_the_first_offer_that_there_is_is_taken_within_a_second(
+    harness: Ec2Harness, cloud: FakeEc2, short_of: set[str], taken: str
+) -> None:
+    """EC2 answers a lack of capacity with a 500, which the SDK would ask again and again."""
+    agent_id = fresh_agent_id()
+    await harness.backend.find(agent_id)  # the client is made with the first call
+    cloud.mischief.short_of = short_of
+    begun = time.monotonic()
+
+    await harness.backend.spawn(spec(cloud, agent_id), silent)
+
+    assert offer_of(cloud, agent_id) == taken
+    assert time.monotonic() - begun < len(short_of & {SPOT, ON_DEMAND}) + 1
+
+
+@pytest.mark.scenario("S16")
+async def test_no_capacity_for_any_offer_may_be_tried_again_and_leaves_nothing(
+    harness: Ec2Harness, cloud: FakeEc2
+) -> None:  # fmt: skip
+    agent_id = fresh_agent_id()
+    cloud.mischief.short_of = {SPOT, ON_DEMAND, LARGER}
+
+    with pytest.raises(TransientSpawnError) as raised:
+        await harness.backend.spawn(spec(cloud, agent_id), silent)
+
+    assert raised.value.code is SpawnCode.CAPACITY
+    assert cloud.machines == {}
+
+
+async def test_a_quota_that_is_used_up_is_said_so(harness: Ec2Harness, cloud: FakeEc2) -> None:
+    cloud.mischief.quota = 0
+
+    with pytest.raises(TransientSpawnError, match="quota") as raised:
+        await harness.backend.spawn(spec(cloud, fresh_agent_id()), silent)
+
+    assert raised.value.code is SpawnCode.QUOTA
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "ours"),
+    [
+        ("UnauthorizedOperation", 403, SpawnCode.AUTH_DENIED),
+        ("InvalidSubnetID.NotFound", 400, SpawnCode.INVALID_SPEC),
+        ("InvalidAMIID.Unavailable", 400, SpawnCode.IMAGE_NOT_FOUND),
+    ],
+)
+async def test_what_no_other_offer_would_mend_ends_the_walk(
+    harness: Ec2Harness, cloud: FakeEc2, code: str, status: int, ours: SpawnCode
+) -> None:
+    cloud.mischief.refuse("RunInstances", code, status=status, times=9)
+
+    with pytest.raises(PermanentSpawnError) as raised:
+        await harness.backend.spawn(spec(cloud, fresh_agent_id()), silent)
+
+    assert raised.value.code is ours
+    assert cloud.calls["RunInstances"] == 1
+
+
+@pytest.mark.scenario("S01")
+async def test_an_attempt_after_another_offer_was_granted_finds_that_and_takes_no_second_one(
+    harness: Ec2Harness, cloud: FakeEc2
+) -> None:
+    agent_id = fresh_agent_id()
+    cloud.mischief.short_of = {SPOT}
+    first = await harness.backend.spawn(spec(cloud, agent_id, "claim-1"), silent)
+    cloud.mischief.short_of = set()
+
+    again = await (await harness.another()).spawn(spec(cloud, agent_id, "claim-2"), silent)
+
+    assert again == first
+    assert len(cloud.of(agent_id)) == 1
+
+
+@pytest.mark.scenario("S01", "S02", "S03")
+async def test_a_launch_whose_every_reply_is_lost_is_found_by_the_next_attempt_as_soon_as_ec2_shows_it(
+    harness: Ec2Harness, cloud: FakeEc2
+) -> None:
+    """The next attempt has a claim of its own, so EC2 says that the parameters are others, and not which instance."""
+    agent_id = fresh_agent_id()
+    cloud.mischief.lost, cloud.mischief.late_s = 1.0, LATE_S
+    with pytest.raises(TransientSpawnError):
+        await harness.backend.spawn(spec(cloud, agent_id, "claim-1", offers=1), silent)
+    cloud.mischief.lost = 0.0
+
+    ref = await harness.backend.spawn(spec(cloud, agent_id, "claim-2", offers=1), silent)
+
+    assert [machine.id for machine in cloud.of(agent_id)] == [ref.ref]
+
+
+async def test_an_instance_that_ended_before_its_spawn_was_confirmed_is_not_made_again(
+    harness: Ec2Harness, cloud: FakeEc2
+) -> None:
+    agent_id = fresh_agent_id()
+    first = await harness.backend.spawn(spec(cloud, agent_id, offers=1), silent)
+    await destroy(harness.backend, agent_id)
+
+    again = await harness.backend.spawn(spec(cloud, agent_id, offers=1), silent)
+
+    assert again == first
+    assert len(cloud.of(agent_id)) == 1
+
+
+@pytest.mark.scenario("S01")
+async def test_what_ec2_does_not_show_yet_may_be_tried_again_and_is_never_made_twice(
+    harness: Ec2Harness, cloud: FakeEc2
+) -> None:
+    agent_id = fresh_agent_id()
+    await harness.backend.spawn(spec(cloud, agent_id, "claim-1", offers=1), silent)
+    cloud.of(agent_id)[0].tagged_at = time.monotonic() + 60
+
+    with pytest.raises(TransientSpawnError, match="does not show it yet"):
+        await harness.backend.spawn(spec(cloud, agent_id, "claim-2", offers=1), silent)
+
+    assert len(cloud.of(agent_id)) == 1
+
+
+async def test_a_scaler_that_was_moved_to_another_region_makes_nothing_there(
+    harness: Ec2Harness, cloud: FakeEc2
+) -> None:  # fmt: skip
+    one = spec(cloud, fresh_agent_id())
+    assert one.scaler.ec2 is not None
+    moved = one.scaler.model_copy(update={"ec2": one.scaler.ec2.model_copy(update={"region": "us-east-1"})})
+
+    with pytest.raises(PermanentSpawnError, match="a new name"):
+        await harness.backend.spawn(replace(one, scaler=moved), silent)
+
+    assert cloud.machines == {}
+
+
+@pytest.mark.scenario("S38")
+async def test_a_worker_without_credentials_says_so_and_reaches_nothing(
+    cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    scaler = spec(cloud, fresh_agent_id()).scaler
+
+    with pytest.raises(Exception, match="no AWS credentials"):
+        await Ec2Backend.connect(scaler, INSTALLATION, QUICK)
+
+    assert cloud.calls.total() == 0
+
+
+async def test_the_instances_own_time_limit_ends_it_when_nobody_else_does(harness: Ec2Harness, cloud: FakeEc2) -> None:
+    agent_id = fresh_agent_id()
+    cloud.mischief.minute_s = 0.05
+    scaler = ec2_scaler(cloud.url, ec2={"userData": "exec sleep 3600", "maxInstanceSeconds": 120})
+    env = {"KICI_SCALER_CLAIM_CODE": "claim-1", "KICI_AGENT_ID": agent_id}
+
+    await harness.backend.spawn(ec2_spec(scaler, agent_id, env, INSTALLATION), silent)
+
+    async with asyncio.timeout(30):
+        while await harness.live(agent_id):
+            await asyncio.sleep(0.02)
+    assert await harness.remains(agent_id) in ([], [f"{cloud.of(agent_id)[0].id} shutting-down"])
+    assert issubclass(TransientSpawnError, SpawnError)
