@@ -16,8 +16,9 @@ from hatchway.dev.temporal import EmbeddedTemporal
 from tests.support.lab import Lab, running_lab
 from tests.support.namespaces import Namespaces, until
 
-MOST_ACTIONS = 12
-MOST_EVENTS = 55
+MOST_ACTIONS = 9
+MOST_EVENTS = 35
+"""32 on a machine with nothing else to do; a busy one may split a workflow task in two."""
 
 REQUEST: dict[str, Any] = {
     "labels": ["linux"],
@@ -60,7 +61,7 @@ async def test_a_provision_with_container_auth_stays_within_its_actions_and_even
     assert events <= MOST_EVENTS
     # A counter that counted nothing would pass the limits too.
     assert spent["grpc_StartWorkflowExecution"] == 1
-    assert spent["command_UpsertWorkflowSearchAttributes"] == 2
+    assert spent["command_UpsertWorkflowSearchAttributes"] == 1
     assert spent["command_ScheduleActivityTask"] == 2
     assert spent["command_StartTimer"] == 1
     assert spent["grpc_SignalWorkflowExecution"] == 1
