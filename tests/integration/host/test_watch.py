@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from hatchway.backends.base import Backend
+from hatchway.host.ending import EndedAgents
+from hatchway.host.records import Records
 from hatchway.host.watch import HostWatch
 from hatchway.model import ComputeExit
 from tests.contract.backend import EXIT_CODE, Behaviour, destroy, fresh_agent_id, live_becomes, silent, spec_for
@@ -102,3 +104,28 @@ async def test_the_watch_goes_on_after_its_state_directory_was_away(harness: Bar
             heard.add((await told(queue)).agent_id)
 
     assert heard <= {before, after}
+
+
+async def test_a_watch_that_tells_only_what_it_sees_ending_loses_what_ended_before(
+    harness: BareMetalHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the record on disk is worth, when a worker starts after its agents have ended."""
+    before, after = fresh_agent_id(), fresh_agent_id()
+    await harness.backend.spawn(spec_for(harness, before, Behaviour.EXITS), silent)
+    await live_becomes(harness, before, 0)
+    begin, begun = EndedAgents.__init__, asyncio.Event()
+
+    def forgetful(self: EndedAgents, records: Records, boot_id: str) -> None:
+        begin(self, records, boot_id)
+        self._told = set(records.agent_ids())
+        begun.set()
+
+    monkeypatch.setattr(EndedAgents, "__init__", forgetful)
+    queue: asyncio.Queue[ComputeExit] = asyncio.Queue()
+    async with watching(await harness.another(), queue.put):
+        await asyncio.wait_for(begun.wait(), 20)
+        await harness.backend.spawn(spec_for(harness, after, Behaviour.EXITS), silent)
+        first = await told(queue)
+
+    assert first.agent_id == after
+    assert queue.empty()

@@ -141,3 +141,41 @@ async def _skipped(temporal: Client, number: int) -> bool:
 async def _all_are_complete(temporal: Client) -> bool:
     states = [(await temporal.get_workflow_handle(run).describe()).status for run in await _runs(temporal)]
     return all(state is WorkflowExecutionStatus.COMPLETED for state in states)
+
+
+@pytest.mark.parametrize(
+    ("limit", "next_one_runs"), [(timedelta(seconds=2), True), (None, False)], ids=["as it is", "without a limit"]
+)
+async def test_a_pass_that_wedges_is_ended_by_its_run_limit_and_the_next_one_begins(
+    empty: Client, monkeypatch: pytest.MonkeyPatch, *, limit: timedelta | None, next_one_runs: bool
+) -> None:
+    """Nobody polls here, so a pass that has begun never ends by itself; without its limit it blocks all later ones."""
+    monkeypatch.setattr("hatchway.schedules.RUN_LIMIT", limit)
+    await make_schedules(empty)
+    schedule = empty.get_schedule_handle(SWEEP.id)
+    await schedule.pause()
+    await schedule.trigger()
+    (first,) = await until(lambda: _runs(empty))
+
+    if next_one_runs:
+        await until(lambda: _is(empty, first, WorkflowExecutionStatus.TIMED_OUT))
+        await until(lambda: _nothing_runs(empty))
+        await schedule.trigger()
+        await until(lambda: _began(empty, 2))
+    else:
+        await schedule.trigger()
+        await until(lambda: _skipped(empty, 1))
+        assert await _is(empty, first, WorkflowExecutionStatus.RUNNING)
+        await empty.get_workflow_handle(first).terminate("by test")
+
+
+async def _is(temporal: Client, run: str, status: WorkflowExecutionStatus) -> bool:
+    return (await temporal.get_workflow_handle(run).describe()).status is status
+
+
+async def _nothing_runs(temporal: Client) -> bool:
+    return not (await temporal.get_schedule_handle(SWEEP.id).describe()).info.running_actions
+
+
+async def _began(temporal: Client, number: int) -> bool:
+    return len(await _runs(temporal)) == number

@@ -239,3 +239,35 @@ def test_what_agents_send_each_other_has_to_pass_the_firewall(
 def test_tables_of_two_installations_do_not_share_a_name() -> None:
     assert table_prefix("one") != table_prefix("two")
     assert len(table_prefix("x" * 500)) < 24
+
+
+def test_what_is_closed_is_closed_before_any_port_of_the_host_is_opened() -> None:
+    database = Endpoint(IPv4Address("172.17.0.1"), 5432)
+
+    to_host = chain(rules(host_ports=[5432, 80], closed=[database]), "to_host")
+
+    opens = next(number for number, rule in enumerate(to_host) if rule.endswith("accept"))
+    closes = [number for number, rule in enumerate(to_host) if "5432" in rule and rule.endswith("drop")]
+    assert to_host[opens] == "meta l4proto { tcp, udp } th dport { 5432, 80 } accept"
+    assert len(closes) == 2, "by the address that was asked for, and by what it was rewritten to"
+    assert max(closes) < opens
+
+
+METADATA_ADDRESSES = {"Azure": "168.63.129.16", "Alibaba": "100.100.100.200", "Oracle": "192.0.0.192"}
+
+
+@pytest.mark.parametrize("address", METADATA_ADDRESSES.values(), ids=METADATA_ADDRESSES)
+@pytest.mark.parametrize("text", ["{}", "{}:80", "{}/32"])
+def test_no_policy_opens_what_a_cloud_tells_its_machines(address: str, text: str) -> None:
+    with pytest.raises(AddressError, match="no policy opens"):
+        parse_opening(text.format(address))
+
+
+@pytest.mark.parametrize("address", METADATA_ADDRESSES.values(), ids=METADATA_ADDRESSES)
+def test_what_a_cloud_tells_its_machines_is_closed_before_a_wider_network_is_opened(address: str) -> None:
+    elsewhere = chain(rules(allow=[parse_opening("0.0.0.0/0")]), "elsewhere")
+
+    closes = [number for number, rule in enumerate(elsewhere) if address in rule and rule.endswith("drop")]
+    opens = [number for number, rule in enumerate(elsewhere) if rule.endswith("accept")]
+    assert len(closes) == 2, "by the address that was asked for, and by what it was rewritten to"
+    assert max(closes) < min(opens)

@@ -227,3 +227,21 @@ def test_the_kernel_s_own_count_says_who_died_of_memory(tmp_path: Path, text: st
     assert killed_for_memory({"procs": [], "events": str(events), "mem_bytes": 1}) == killed
     assert killed_for_memory({"procs": [], "events": str(tmp_path / "gone"), "mem_bytes": 1}) == 0
     assert killed_for_memory(None) == 0
+
+
+def test_by_a_list_of_its_processes_alone_a_threaded_group_cannot_be_judged(
+    tmp_path: Path, v2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the kernel's own word is worth: an agent would keep its teardown from ever being confirmed."""
+    found = groups(tmp_path)
+    found.make("a", Limits())
+    group = v2 / "hatchway/inst/a"
+    (group / "below/cgroup.procs").mkdir(parents=True)  # reading it fails
+    (group / "cgroup.events").write_text("populated 0\nfrozen 0\n")
+    by_the_kernel = found.kill("a")
+
+    monkeypatch.setattr(cgroups, "_populated", lambda group: any(cgroups._processes(group)))
+
+    assert by_the_kernel is False
+    with pytest.raises(IsADirectoryError):
+        found.kill("a")

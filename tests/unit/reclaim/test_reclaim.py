@@ -113,3 +113,14 @@ def test_a_pass_that_finds_little_looks_at_all_of_it() -> None:
 
 def _owned(agent_id: str) -> OwnedCompute:
     return OwnedCompute(agent_id, ComputeRef(backend="container", ref=agent_id, host_id="host-1"))
+
+
+def test_without_chance_some_would_never_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test above is worth: in the order of the list, those that cannot be destroyed keep the others out."""
+    monkeypatch.setattr("activities.reclaim.random.shuffle", lambda _: None)
+    rowless = [("container", _owned(f"a{n}")) for n in range(1000)]
+    before = {("container", f"a{n}") for n in range(600)}
+
+    looked_at = {one.agent_id for _ in range(50) for _, one in chosen(rowless, before)}
+
+    assert len(looked_at) == LOOKED_AT_A_PASS
