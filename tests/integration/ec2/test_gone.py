@@ -1,0 +1,193 @@
+"""When an instance is gone: EC2 shows it terminated, or has shown nothing for longer than it shows anything late."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+import pytest
+
+from hatchway.backends.base import Gone
+from hatchway.backends.ec2 import Ec2Backend, Pace
+from hatchway.config.schema import Scaler
+from hatchway.errors import DestroyError
+from hatchway.model import ComputeRef, ScaleDownReason, TeardownFacts
+from tests.contract.backend import Behaviour, destroy, facts_for, fresh_agent_id, silent, spec_for
+from tests.support.fake_ec2.cloud import FakeEc2
+from tests.support.fake_ec2.contract import INSTALLATION, Ec2Harness
+from tests.support.fake_ec2.specs import QUICK, ec2_scaler
+
+LATE_S = 0.4
+HASTY = replace(QUICK, visible_after=0.0)
+"""A backend that takes what it does not see for gone: the bug that the wait is there against."""
+
+
+def backend_of(cloud: FakeEc2, pace: Pace = QUICK) -> Ec2Backend:
+    return Ec2Backend(Scaler.model_validate(ec2_scaler(cloud.url)), INSTALLATION, pace)
+
+
+def facts(ref: ComputeRef | None, host_id: str) -> TeardownFacts:
+    return TeardownFacts(backend_type="ec2", host_id=host_id, compute=ref)
+
+
+@pytest.mark.scenario("S01", "S04")
+@pytest.mark.parametrize("confirmed", [True, False], ids=["with its id on the row", "with a stamp only"])
+async def test_an_instance_that_shows_late_is_not_taken_for_gone(
+    harness: Ec2Harness, cloud: FakeEc2, confirmed: bool
+) -> None:
+    agent_id = fresh_agent_id()
+    ref = await harness.backend.spawn(spec_for(harness, agent_id), silent)
+    (machine,) = cloud.of(agent_id)
+    machine.shown_at = time.monotonic() + LATE_S
+    machine.tagged_at = machine.shown_at + LATE_S
+
+    gone = await (await harness.another()).destroy(
+        agent_id, facts(ref if confirmed else None, ref.host_id), ScaleDownReason.SHUTDOWN
+    )
+
+    assert gone == Gone()
+    assert machine.state == "terminated"
+
+
+@pytest.mark.scenario("S01", "S04")
+async def test_without_that_patience_a_late_instance_would_be_left_running(
+    harness: Ec2Harness, cloud: FakeEc2
+) -> None:  # fmt: skip
+    """What the test above holds to: with the mechanism taken out, it sees the leak."""
+    agent_id = fresh_agent_id()
+    await harness.backend.spawn(spec_for(harness, agent_id), silent)
+    (machine,) = cloud.of(agent_id)
+    machine.shown_at = machine.tagged_at = time.monotonic() + 60
+    hasty = backend_of(cloud, HASTY)
+
+    gone = await hasty.destroy(agent_id, facts_for(hasty), ScaleDownReason.SHUTDOWN)
+    await hasty.close()
+
+    assert gone == Gone()
+    assert machine.lives
+    machine.shown_at = machine.tagged_at = 0.0  # so that the harness can remove it
+
+
+async def test_a_slow_shutdown_is_awaited(harness: Ec2Harness, cloud: FakeEc2) -> None:
+    agent_id = fresh_agent_id()
+    cloud.mischief.shutdown_s = 1.5
+    await harness.backend.spawn(spec_for(harness, agent_id), silent)
+    begun = time.monotonic()
+
+    await destroy(harness.backend, agent_id)
+
+    assert time.monotonic() - begun >= 1.5
+    assert cloud.of(agent_id)[0].state == "terminated"
+    assert cloud.calls["TerminateInstances"] == 1
+
+
+@pytest.mark.scenario("S04")
+async def test_an_instance_that_ec2_has_forgotten_is_gone(harness: Ec2Harness, cloud: FakeEc2) -> None:
+    """An hour after its end EC2 knows nothing of it, and says so for a whole batch."""
+    agent_id = fresh_agent_id()
+    ref = ComputeRef(
+        backend="ec2", ref="i-0123456789abcdef0", host_id="scaler.aws", endpoint=f"eu-central-1 {cloud.url}"
+    )
+
+    gone = await harness.backend.destroy(agent_id, facts(ref, ref.host_id), ScaleDownReason.SHUTDOWN)
+
+    assert gone == Gone()
+
+
+@pytest.mark.scenario("S04")
+@pytest.mark.parametrize("action", ["TerminateInstances", "DescribeInstances"])
+@pytest.mark.parametrize(("code", "status"), [("InternalError", 500), ("UnauthorizedOperation", 403)])
+async def test_while_ec2_refuses_nothing_is_confirmed(
+    harness: Ec2Harness, cloud: FakeEc2, action: str, code: str, status: int
+) -> None:
+    agent_id = fresh_agent_id()
+    await harness.backend.spawn(spec_for(harness, agent_id), silent)
+    cloud.mischief.refuse(action, code, status=status, times=100)
+
+    with pytest.raises(DestroyError, match="not confirmed gone"):
+        await harness.backend.destroy(agent_id, facts_for(harness.backend), ScaleDownReason.SHUTDOWN)
+
+    assert await harness.live(agent_id) == 1
+    cloud.mischief.refusals = []
+
+
+async def test_a_teardown_ends_every_instance_that_bears_the_agents_id(harness: Ec2Harness, cloud: FakeEc2) -> None:
+    """A launch that was under way when its worker died can still come to be, beside the next attempt's."""
+    agent_id = fresh_agent_id()
+    ref = await harness.backend.spawn(spec_for(harness, agent_id), silent)
+    (machine,) = cloud.of(agent_id)
+    cloud._made({**machine.asked, "ClientToken": "of-another-offer"}, "of-another-offer")
+
+    await harness.backend.destroy(agent_id, facts(ref, ref.host_id), ScaleDownReason.SHUTDOWN)
+
+    assert [one.state for one in cloud.of(agent_id)] == ["terminated", "terminated"]
+
+
+async def test_an_agent_whose_row_names_another_region_is_looked_for_there(
+    harness: Ec2Harness, cloud: FakeEc2
+) -> None:  # fmt: skip
+    agent_id = fresh_agent_id()
+    ref = await harness.backend.spawn(spec_for(harness, agent_id), silent)
+    moved = ec2_scaler("http://127.0.0.1:1")
+    elsewhere = Ec2Backend(Scaler.model_validate(moved), INSTALLATION, QUICK)
+
+    await elsewhere.destroy(agent_id, facts(ref, ref.host_id), ScaleDownReason.SHUTDOWN)
+    await elsewhere.close()
+
+    assert cloud.of(agent_id)[0].state == "terminated"
+
+
+async def test_a_hundred_teardowns_look_together(harness: Ec2Harness, cloud: FakeEc2) -> None:
+    agents = [fresh_agent_id() for _ in range(100)]
+    cloud.boots = False
+    await asyncio.gather(*(harness.backend.spawn(spec_for(harness, one), silent) for one in agents))
+    before = cloud.calls["DescribeInstances"]
+
+    await asyncio.gather(*(destroy(harness.backend, one) for one in agents))
+
+    assert cloud.there() == []
+    assert cloud.calls["DescribeInstances"] - before <= 25
+
+
+@pytest.mark.parametrize("empty_pages", [False, True])
+async def test_owned_reads_every_page(harness: Ec2Harness, cloud: FakeEc2, empty_pages: bool) -> None:
+    agents = {fresh_agent_id() for _ in range(7)}
+    cloud.boots = False
+    for agent_id in agents:
+        await harness.backend.spawn(spec_for(harness, agent_id), silent)
+    cloud.mischief.page, cloud.mischief.empty_pages = 3, empty_pages
+
+    owned = {one.agent_id async for one in harness.backend.owned()}
+
+    cloud.mischief.page, cloud.mischief.empty_pages = 1000, False
+    assert owned == agents
+
+
+async def test_a_list_that_breaks_off_is_no_list(harness: Ec2Harness, cloud: FakeEc2) -> None:
+    cloud.boots = False
+    for _ in range(4):
+        await harness.backend.spawn(spec_for(harness, fresh_agent_id()), silent)
+    cloud.mischief.page = 2
+    cloud.mischief.refuse("DescribeInstances", "InvalidParameterValue", fits=lambda ask: "NextToken" in ask)
+
+    with pytest.raises(Exception, match="InvalidParameterValue"):
+        _ = [one async for one in harness.backend.owned()]
+
+    cloud.mischief.page = 1000
+
+
+@pytest.mark.scenario("S18")
+async def test_a_spawn_that_is_cancelled_while_ec2_answers_leaves_nothing(harness: Ec2Harness, cloud: FakeEc2) -> None:
+    agent_id = fresh_agent_id()
+    cloud.mischief.late_s = LATE_S
+    spawning = asyncio.ensure_future(harness.backend.spawn(spec_for(harness, agent_id, Behaviour.RUNS), silent))
+    while not cloud.of(agent_id):
+        await asyncio.sleep(0.005)
+
+    spawning.cancel()
+    await asyncio.wait([spawning])
+
+    if not spawning.cancelled():
+        await destroy(harness.backend, agent_id)
+    assert await harness.remains(agent_id) == []
