@@ -93,6 +93,8 @@ class FakeEc2:
     log: list[tuple[str, Parameters]] = field(default_factory=list)
     most: int = 0
     """Instances that were there at once."""
+    made: Callable[[Machine], None] | None = None
+    """Told of each new instance, in the thread of its launch."""
     cut: bool = False
     """Nobody is answered."""
     held: Callable[[str, Parameters, str], None] | None = None
@@ -200,6 +202,8 @@ class FakeEc2:
         )
         self.machines[instance_id] = machine
         self.most = max(self.most, len(self.there()))
+        if self.made is not None:
+            self.made(machine)
         return machine
 
     def _describe(self, ask: Parameters) -> Answer:
