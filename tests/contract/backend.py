@@ -142,8 +142,11 @@ async def owned_ids(backend: Backend) -> set[str]:
     return {owned.agent_id async for owned in backend.owned()}
 
 
-class BackendContract:
-    """Subclass it as `Test…` beside the fixtures `harness` and `crash_point`."""
+class AnyBackendContract:
+    """What holds wherever the compute is, also where Hatchway can neither see it nor set its environment.
+
+    Subclass it as `Test…` beside the fixtures `harness` and `crash_point`.
+    """
 
     async def test_spawn_answers_where_the_one_running_agent_is(self, harness: BackendHarness) -> None:
         agent_id = fresh_agent_id()
@@ -229,17 +232,6 @@ class BackendContract:
 
         assert await harness.remains(agent_id) == []
 
-    @pytest.mark.scenario("S04")
-    async def test_what_is_not_there_is_gone(self, harness: BackendHarness) -> None:
-        agent_id = fresh_agent_id()
-        await destroy(harness.backend, agent_id)
-        await harness.backend.spawn(spec_for(harness, agent_id), silent)
-
-        await destroy(harness.backend, agent_id)
-        await destroy(harness.backend, agent_id)
-
-        assert await harness.remains(agent_id) == []
-
     async def test_teardowns_at_the_same_moment_all_confirm(self, harness: BackendHarness) -> None:
         agent_id = fresh_agent_id()
         await harness.backend.spawn(spec_for(harness, agent_id), silent)
@@ -247,34 +239,6 @@ class BackendContract:
 
         await asyncio.gather(*(destroy(worker, agent_id) for worker in (harness.backend, other, harness.backend)))
 
-        assert await harness.remains(agent_id) == []
-
-    async def test_an_agent_that_ignores_sigterm_is_killed_after_its_grace(self, harness: BackendHarness) -> None:
-        agent_id = fresh_agent_id()
-        await harness.backend.spawn(spec_for(harness, agent_id, Behaviour.IGNORES_TERM), silent)
-        async with asyncio.timeout(PATIENCE):
-            while "ready" not in await harness.backend.logs(agent_id):
-                await asyncio.sleep(0.02)
-        begun = time.monotonic()
-
-        await destroy(harness.backend, agent_id)
-
-        assert time.monotonic() - begun >= 0.9, "it got no grace"
-        assert await harness.remains(agent_id) == []
-
-    @pytest.mark.scenario("S06", "S15")
-    async def test_an_agent_that_cannot_be_started_fails_at_once_and_leaves_nothing(
-        self, harness: BackendHarness
-    ) -> None:
-        agent_id = fresh_agent_id()
-        begun = time.monotonic()
-
-        with pytest.raises(PermanentSpawnError) as raised:
-            await harness.backend.spawn(spec_for(harness, agent_id, Behaviour.UNSTARTABLE), silent)
-
-        assert raised.value.code is SpawnCode.COMMAND_NOT_FOUND
-        assert CLAIM not in str(raised.value)
-        assert time.monotonic() - begun < 10
         assert await harness.remains(agent_id) == []
 
     @pytest.mark.scenario("S18")
@@ -318,6 +282,49 @@ class BackendContract:
 
         await harness.backend.spawn(spec_for(harness, agent_id), silent)
         assert await harness.live(agent_id) == 1
+
+
+class BackendContract(AnyBackendContract):
+    """And what holds where the engine itself can be asked. Subclass it in the same way."""
+
+    @pytest.mark.scenario("S04")
+    async def test_what_is_not_there_is_gone(self, harness: BackendHarness) -> None:
+        agent_id = fresh_agent_id()
+        await destroy(harness.backend, agent_id)
+        await harness.backend.spawn(spec_for(harness, agent_id), silent)
+
+        await destroy(harness.backend, agent_id)
+        await destroy(harness.backend, agent_id)
+
+        assert await harness.remains(agent_id) == []
+
+    async def test_an_agent_that_ignores_sigterm_is_killed_after_its_grace(self, harness: BackendHarness) -> None:
+        agent_id = fresh_agent_id()
+        await harness.backend.spawn(spec_for(harness, agent_id, Behaviour.IGNORES_TERM), silent)
+        async with asyncio.timeout(PATIENCE):
+            while "ready" not in await harness.backend.logs(agent_id):
+                await asyncio.sleep(0.02)
+        begun = time.monotonic()
+
+        await destroy(harness.backend, agent_id)
+
+        assert time.monotonic() - begun >= 0.9, "it got no grace"
+        assert await harness.remains(agent_id) == []
+
+    @pytest.mark.scenario("S06", "S15")
+    async def test_an_agent_that_cannot_be_started_fails_at_once_and_leaves_nothing(
+        self, harness: BackendHarness
+    ) -> None:
+        agent_id = fresh_agent_id()
+        begun = time.monotonic()
+
+        with pytest.raises(PermanentSpawnError) as raised:
+            await harness.backend.spawn(spec_for(harness, agent_id, Behaviour.UNSTARTABLE), silent)
+
+        assert raised.value.code is SpawnCode.COMMAND_NOT_FOUND
+        assert CLAIM not in str(raised.value)
+        assert time.monotonic() - begun < 10
+        assert await harness.remains(agent_id) == []
 
     async def test_an_exit_is_told_with_its_code_and_a_redacted_tail(self, harness: BackendHarness) -> None:
         agent_id = fresh_agent_id()
