@@ -31,11 +31,12 @@ class Ending:
         try:
             lock = self._records.try_lock(agent_id)
         except FileNotFoundError:
-            return True
+            grouped, marked = self._cgroups.kill(agent_id), self._kill_unrecorded(agent_id)
+            return not (grouped or marked)
         if lock is None:
             return False
         try:
-            if self.kill_survivors(agent_id):
+            if self.kill_survivors(agent_id) or self._kill_unrecorded(agent_id):
                 return False
             self.forget(agent_id)
         finally:
@@ -57,6 +58,7 @@ class Ending:
     def kill(self, agent_id: str) -> None:
         """Go past a shim that does not react: first the tree, of which it is the parent, then itself."""
         self.kill_survivors(agent_id)
+        self._kill_unrecorded(agent_id)
         self.signal_shim(agent_id, signal.SIGKILL)
 
     def kill_survivors(self, agent_id: str) -> bool:
@@ -71,6 +73,19 @@ class Ending:
     def _recorded_groups(self, agent_id: str) -> tuple[str, ...]:
         intent = self._records.intent(agent_id)
         return () if intent is None or intent.boot_id != self._boot_id else intent.cgroups
+
+    def _kill_unrecorded(self, agent_id: str) -> bool:
+        """SIGKILL what bears the agent's id while no record says who it is: somebody deleted files under it.
+
+        A record that is not there is no evidence that nothing runs. With one this looks at nothing.
+        """
+        if self._records.forked(agent_id) is not None:
+            return False
+        hit = [send_signal(process, signal.SIGKILL) for process in survivors_of(None, agent_id)]
+        if any(hit):
+            log.warning("an agent without a record was killed: who deletes files below the state directory?",
+                        agent_id=agent_id)  # fmt: skip
+        return any(hit)
 
 
 class EndedAgents:

@@ -29,18 +29,19 @@ def send_signal(process: ProcessId, number: signal.Signals) -> bool:
     return True
 
 
-def survivors_of(agent: ProcessId, agent_id: str) -> list[ProcessId]:
+def survivors_of(agent: ProcessId | None, agent_id: str) -> list[ProcessId]:
     """What still runs of an agent whose shim was killed: itself, whatever bears its id, and all their descendants.
 
     Only the shim knows the tree for sure. Without it, the environment does: every descendant inherits KICI_AGENT_ID,
-    and an agent id is never used twice. Nothing older than the agent counts.
+    and an agent id is never used twice. Nothing older than the agent counts, where its record is there to say who that
+    is (None: it is not).
     """
     found = {stat.pid: stat for stat in _processes() if stat.state not in "ZX"}
     mark = f"KICI_AGENT_ID={agent_id}".encode()
     ours = {
         pid
         for pid, stat in found.items()
-        if stat.id == agent or (stat.start_time >= agent.start_time and mark in _environment_of(pid))
+        if stat.id == agent or ((agent is None or stat.start_time >= agent.start_time) and mark in _environment_of(pid))
     }
     grown = True
     while grown:

@@ -1,5 +1,6 @@
 """What a bare-metal agent prints, on its way to the disk: redacted, and bounded. Standard library only (see `shim`)."""
 
+import contextlib
 import os
 import re
 
@@ -50,7 +51,8 @@ class Redactor:
 class Log:
     """The agent's output: `log`, turned over once into `log.1` at half the cap, so that the end is always whole.
 
-    A full disk costs output, never the agent: it must not block on a pipe that nobody reads.
+    A full disk, or a deleted directory, costs output and never the agent: it must not block on a pipe that nobody
+    reads, and it dies with the process that keeps this log.
     """
 
     def __init__(self, directory: str, cap: int) -> None:
@@ -75,7 +77,14 @@ class Log:
             data = data[written:]
 
     def _turn_over(self) -> None:
-        os.close(self.fd)
-        os.rename(self.path, self.path + ".1")
-        self.fd = self._open()
         self.size = 0
+        try:
+            os.rename(self.path, self.path + ".1")
+            fresh = self._open()
+        except OSError:
+            # Somebody deleted it, or there is no room for another file: the one that is open begins anew.
+            with contextlib.suppress(OSError):
+                os.ftruncate(self.fd, 0)
+            return
+        os.close(self.fd)
+        self.fd = fresh

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,3 +81,31 @@ def test_a_log_that_cannot_be_written_loses_output_and_nothing_else(tmp_path: Pa
     log.fd = os.open(log.path, os.O_WRONLY | os.O_APPEND)
     log.write(b"kept")
     assert (tmp_path / "log").read_bytes() == b"kept"
+
+
+def _gone(directory: Path, _monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(directory)
+
+
+def _no_room_for_a_file(_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "open", full)
+
+
+@pytest.mark.parametrize("happens", [_gone, _no_room_for_a_file])
+def test_a_log_that_cannot_be_turned_over_loses_output_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, happens: Callable[[Path, pytest.MonkeyPatch], None]
+) -> None:
+    directory = tmp_path / "agent"
+    directory.mkdir()
+    log = Log(str(directory), cap=100)
+    log.write(b"x" * 50)
+
+    happens(directory, monkeypatch)
+    log.write(b"y" * 200 + b"end")
+
+    kept = Path(f"/proc/self/fd/{log.fd}").read_bytes()  # also of a file that has no name any more
+    assert kept.endswith(b"end")
+    assert len(kept) <= 50
