@@ -149,6 +149,21 @@ async def test_rules_that_were_changed_meanwhile_stop_the_start_and_the_next_att
     assert reached(docker_client.containers.get(ref.ref), world.targets, OPEN) == OPEN
 
 
+async def test_without_the_look_before_the_start_an_agent_would_run_open(
+    make_backend: MakeBackend,
+    spec: MakeSpec,
+    docker_client: docker.DockerClient,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What that look is worth."""
+    monkeypatch.setattr(Firewall, "verify", lambda self, table: None)
+
+    ref = await make_backend(firewall=Meddled(MEDDLING["removed"])).spawn(spec(), quiet)
+
+    assert reached(docker_client.containers.get(ref.ref), world.targets, world.targets) == set(world.targets)
+
+
 async def test_a_worker_that_knows_the_rules_notices_that_they_were_changed(
     spawn: Spawn, make_backend: MakeBackend, docker_client: docker.DockerClient, installation: str, world: World
 ) -> None:

@@ -71,6 +71,38 @@ async def test_rules_that_were_flushed_come_back_for_agents_that_run(
     assert reached(agent, world.targets, expected) == expected
 
 
+async def test_without_the_upkeep_flushed_rules_stay_away(
+    *,
+    spawn: Spawn,
+    backend: ContainerBackend,
+    docker_client: docker.DockerClient,
+    installation: str,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it is worth to agents that run already: of its two ways to put rules back, each is enough."""
+    agent = await spawn(backend)
+    (network,) = networks_of(docker_client, installation)
+    with monkeypatch.context() as broken:
+        run("nft", "delete", "table", "inet", table_of(network))
+        broken.setattr(Networks, "put_back", lambda self: None)
+        await backend.look_after_networks()
+        by_the_engine_s_list = reached(agent, world.targets, OPEN)
+        run("nft", "delete", "table", "inet", table_of(network))
+        broken.setattr(Upkeep, "_used", _nobody)
+
+        await backend.look_after_networks()
+
+        without = reached(agent, world.targets, world.targets)
+
+    assert by_the_engine_s_list == OPEN
+    assert without == set(world.targets)
+
+
+async def _nobody(self: Upkeep) -> set[str]:
+    return set()
+
+
 async def test_rules_come_back_while_neither_the_engine_nor_a_name_server_answers(
     *,
     spawn: Spawn,

@@ -30,6 +30,9 @@ CLOSED = {
     "192.168/16": "192.168.66.10",
     "carrier NAT": "100.64.66.10",
     "benchmark": "198.18.66.10",
+    "Azure's metadata": "168.63.129.16",
+    "Alibaba's metadata": "100.100.100.200",
+    "Oracle's metadata": "192.0.0.192",
 }
 KEPT_FREE = "192.168.66.0/24"
 """Docker hands out all of 192.168/16 in turn, 172.16/16 never; and an agent looks for its own network at home."""
