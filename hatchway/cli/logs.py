@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from hatchway.backends.base import Backend
+    from hatchway.config.schema import Scaler
     from hatchway.store.pool import Database
     from hatchway.store.rows import SpawnRow
 
@@ -32,7 +33,8 @@ def logs(
     state_dir: StateDirOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print the last lines of an agent's output. Only on the host where it runs: its output stays there."""
+    """Print the last lines of an agent's output. Only on the host where it runs: its output stays there. Of an EC2
+    instance it is the console, from wherever there are AWS credentials."""
     agent_id, text = run_async(_logs(agent, lines, host_id, state_dir))
     if json:
         emit({"agent_id": agent_id, "text": text}, json_wanted=True)
@@ -80,9 +82,10 @@ async def _agent_id(agent: str) -> str:
 
 @asynccontextmanager
 async def _backend(row: SpawnRow, db: Database, host_id: str | None, state_dir: Path | None) -> AsyncIterator[Backend]:
-    """The backend of this machine that the agent may be on."""
+    """The backend that the agent may be on: of this machine, or of the cloud."""
     from hatchway.backends.bare_metal import BareMetalBackend
     from hatchway.backends.container import ContainerBackend
+    from hatchway.backends.ec2 import Ec2Backend
     from hatchway.config.schema import ScalerType
     from hatchway.host.identity import default_state_dir, host_id_of_machine
     from hatchway.store.installation import installation_id
@@ -95,23 +98,29 @@ async def _backend(row: SpawnRow, db: Database, host_id: str | None, state_dir: 
         if machine != row.host_id:
             raise _elsewhere(row)
         backend = BareMetalBackend(machine, directory, installation)
+    elif row.backend_type == ScalerType.EC2:
+        scaler = await _scaler_of(row, db)
+        if scaler is None:
+            raise failed("not_found", f"configuration version {row.config_version} has no scaler {row.scaler}: nobody "
+                         f"can say which region agent {row.agent_id} is in")  # fmt: skip
+        backend = Ec2Backend(scaler, installation)
     else:
-        backend = await ContainerBackend.connect(await _engine_of(row, db), installation)
+        scaler = await _scaler_of(row, db)
+        backend = await ContainerBackend.connect(scaler.host if scaler else None, installation)
     try:
         yield backend
     finally:
         await backend.close()
 
 
-async def _engine_of(row: SpawnRow, db: Database) -> str | None:
-    """The `host` of the agent's scaler, from the configuration that it was reserved under."""
+async def _scaler_of(row: SpawnRow, db: Database) -> Scaler | None:
+    """The agent's scaler, from the configuration that it was reserved under."""
     from hatchway.config.current import CurrentConfig
     from hatchway.store.config_versions import ConfigVersions
 
     current = CurrentConfig(ConfigVersions(db))
     config = await current.version(row.config_version) if row.config_version else (await current.current())[1]
-    scaler = config.scaler(row.scaler)
-    return scaler.host if scaler else None
+    return config.scaler(row.scaler)
 
 
 def _elsewhere(row: SpawnRow) -> Failure:

@@ -29,6 +29,7 @@ async def _show(agent: str) -> dict[str, Any]:
         said: dict[str, Any] = {"agent_id": target.agent_id, "workflow_id": target.workflow_id}
         if target.row:
             said["slot"] = listed(target.row)
+            said["compute"] = target.row.compute
         if target.outcome:
             said["outcome"] = _ended(target.outcome)
         return said | await _workflow(target, client)

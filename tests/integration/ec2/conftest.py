@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.fake_ec2.cloud import FakeEc2, running_ec2
 from tests.support.fake_ec2.contract import Ec2Harness
+from tests.support.fake_ec2.policy import allows, authorizations, documented_policy
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +24,20 @@ def aws_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cloud() -> Iterator[FakeEc2]:
-    """Everything is shown at once, until a test says otherwise; instances boot in a twentieth of a second."""
+    """Everything is shown at once, until a test says otherwise; instances boot in a twentieth of a second.
+
+    After each test its calls are held to the policy of docs/aws.md.
+    """
     with running_ec2() as cloud:
         yield cloud
+        tags = {machine.id: machine.tags for machine in cloud.machines.values()}
+        known = {value for of in tags.values() for key, value in of.items() if key == "hatchway.installation"}
+    # Whatever a test makes the backend do, it needs no more than the policy that operators are told to give it.
+    policies = [documented_policy(installation) for installation in known]
+    for call in cloud.log if policies else ():
+        for asked in authorizations(call, tags):
+            is_unknown = asked.action == "ec2:TerminateInstances" and not asked.context
+            assert is_unknown or any(allows(policy, asked) for policy in policies), asked
 
 
 @pytest.fixture

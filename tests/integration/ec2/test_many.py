@@ -45,8 +45,11 @@ async def test_each_of_many_provisions_has_one_instance_and_leaves_none(
         config = {"version": 1, "scalers": [scaler]}
         launched, loop = defaultdict[str, asyncio.Event](asyncio.Event), asyncio.get_running_loop()
 
+        def note(agent_id: str) -> None:
+            launched[agent_id].set()
+
         def tell(machine: Machine) -> None:
-            loop.call_soon_threadsafe(lambda: launched[machine.agent_id].set())
+            loop.call_soon_threadsafe(note, machine.agent_id)
 
         cloud.made = tell
         async with (

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from hatchway.config.ec2_schema import Ec2LabelSet, Ec2Scaler, Offer, RootVolume
 from hatchway.config.event_schema import ProvisioningTarget
 from hatchway.config.loading import load
 from hatchway.config.schema import (
@@ -133,6 +134,10 @@ def keys_of(model: type[BaseModel]) -> set[str]:
         RegistryAuthConfig,
         FileContext,
         ProvisioningTarget,
+        Ec2Scaler,
+        Ec2LabelSet,
+        Offer,
+        RootVolume,
     ],
     ids=lambda model: model.__name__,
 )
@@ -154,7 +159,7 @@ def test_every_numbers_default_is_the_documented_one(model: type[BaseModel]) -> 
             assert said[field.alias or name] == str(field.default).lower()
 
 
-@pytest.mark.parametrize("name", ["laptop.yaml", "docker.yaml", "fleet.yaml"])
+@pytest.mark.parametrize("name", ["laptop.yaml", "docker.yaml", "fleet.yaml", "aws.yaml"])
 def test_the_documentation_points_at_each_example(name: str) -> None:
     assert f"[examples/{name}](../examples/{name})" in DOCUMENT
 
