@@ -2,7 +2,8 @@
 
 The host on which an attempt is about to have its effect is stamped on the row before the effect. An attempt elsewhere
 is told so (BoundToHost), and the next one goes to that host's own queue. An attempt whose worker was told to stop
-(HandedBack) does not count: a rolling restart of many workers must not use up what is for the backend's faults.
+(HandedBack) does not count: a rolling restart of many workers must not use up what is for the backend's faults. Nor
+does one whose worker lacks the key that its input is encrypted with: nothing was done, and others may have it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ from workflows.steps import (
     nobody_took_it,
 )
 
+PAYLOAD_KEY_MISSING = "PayloadKeyMissing"
+"""The name of `hatchway.codec.PayloadKeyMissing`, as failures carry it; the codec does I/O and stays outside."""
+
 
 class SpawnFailedError(HatchwayError):
     """No attempt succeeded. Says what the last one failed with."""
@@ -41,7 +45,7 @@ async def spawn(agent_id: str, request: ProvisionRequest, slot: Slot, say: Calla
 
     Raises SpawnFailedError; ActivityError when it was cancelled.
     """
-    attempts, patience = SPAWN_ATTEMPTS, NOBODY_POLLS_AFTER
+    attempts, patience, pause = SPAWN_ATTEMPTS, NOBODY_POLLS_AFTER, SPAWN_RETRY_INITIAL
     gives_up_at = workflow.now() + request.wait_timeout
     queue = host_queue(slot.host_id) if slot.host_id else spawn_queue(slot.scaler)
     while True:
@@ -59,7 +63,7 @@ async def spawn(agent_id: str, request: ProvisionRequest, slot: Slot, say: Calla
                 start_to_close_timeout=slot.spawn_timeout,
                 heartbeat_timeout=min(HEARTBEAT_TIMEOUT, slot.spawn_timeout),
                 retry_policy=RetryPolicy(
-                    initial_interval=SPAWN_RETRY_INITIAL,
+                    initial_interval=pause,
                     maximum_interval=SPAWN_RETRY_MAXIMUM,
                     maximum_attempts=attempts,
                 ),
@@ -78,12 +82,23 @@ async def spawn(agent_id: str, request: ProvisionRequest, slot: Slot, say: Calla
                 (tried,) = e.cause.details
                 attempts = max(1, attempts - tried + 1)
                 gives_up_at = max(gives_up_at, workflow.now() + NOBODY_POLLS_AFTER)
+            elif _could_not_read(e) and workflow.now() < gives_up_at and not _called_off():
+                say(
+                    "a worker that has the payload keys", f"a worker of {queue} lacks a key that this is encrypted with"
+                )
+                pause = SPAWN_RETRY_MAXIMUM
             elif nobody_took_it(e) and workflow.now() < gives_up_at:
                 say(f"a worker: nobody polls {queue}, or all who do are busy", f"no worker took the spawn from {queue}")
                 patience = request.wait_timeout
             else:
                 why = f"nobody polled {queue} in time" if nobody_took_it(e) else last_words(e)
                 raise SpawnFailedError(why) from None
+
+
+def _could_not_read(e: ActivityError) -> bool:
+    """The SDK's own failure of an attempt whose input did not decode, for want of a key."""
+    cause = e.cause.cause if isinstance(e.cause, ApplicationError) else None
+    return isinstance(cause, ApplicationError) and cause.type == PAYLOAD_KEY_MISSING
 
 
 def _called_off() -> bool:

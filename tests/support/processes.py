@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -101,10 +102,12 @@ async def running_processes(
     instance_id: str,
     gateway_port: int,
     worker_env: Mapping[str, str],
+    env_of_both: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[Processes]:
     """Everything, up and ready for each scaler of `config`; all of it has ended when the context has.
 
     `directory` must be passable for the users of Postgres and of the agents. The metrics pages are on free ports.
+    `env_of_both` is the worker's and the gateway's.
     """
     async with AsyncExitStack() as exits:
         (directory / "logs").mkdir(mode=0o700)
@@ -125,6 +128,7 @@ async def running_processes(
             "TEMPORAL_NAMESPACE": namespace,
             "TEMPORAL_CONFIG_FILE": os.devnull,
             "DATABASE_URL": make_conninfo(dsn, port=way.port),
+            **env_of_both,
         }
         worker = _child(
             directory,
