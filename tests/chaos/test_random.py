@@ -1,17 +1,26 @@
-"""Random chaos for CHAOS_MINUTES (3; the long run is 30), from CHAOS_SEED (drawn and printed)."""
+"""What takes minutes.
+
+Random chaos for CHAOS_MINUTES (3; the long run is 30), from CHAOS_SEED (drawn and printed); a burst of CHAOS_BURST
+(1000) provisions of whose creates' replies a tenth is lost.
+"""
 
 from __future__ import annotations
 
 import os
 import random
+import time
 
 import pytest
 
+from tests.integration.reclaim.burst import burst
+from tests.integration.reclaim.rig import SharedCloud, at_home
 from tests.support.chaos import guarantees
 from tests.support.chaos.checker import Kind
 from tests.support.chaos.fleet import running_fleet
 from tests.support.chaos.storm import Plan, Storm, Strike
+from tests.support.namespaces import Namespaces
 
+BURST = int(os.environ.get("CHAOS_BURST", "1000"))
 MINUTES = float(os.environ.get("CHAOS_MINUTES", "3"))
 LONG = 20
 """Minutes from which on the figures are worth writing down."""
@@ -37,6 +46,19 @@ async def test_in_random_chaos_nothing_leaks_and_nothing_busy_is_ended(capsys: p
     assert [str(violation) for violation in storm.violations] == []
     assert all(figures.found[kind] == 0 for kind in Kind)
     assert figures.provisions >= MINUTES * A_MINUTE
+
+
+@pytest.mark.scenario("S03")
+@pytest.mark.timeout(1800)
+async def test_after_a_burst_of_a_thousand_with_lost_replies_what_runs_is_what_has_a_row(
+    namespaces: Namespaces, database_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began = time.monotonic()
+    async with at_home(await namespaces.take(), database_url, SharedCloud()) as home:
+        await burst(home, BURST)
+
+    with capsys.disabled():
+        print(f"\n{BURST} provisions, {BURST // 10} replies lost: {time.monotonic() - began:.0f} s")
 
 
 def test_a_seed_gives_the_same_storm_again() -> None:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from hatchway.dev.child import Child
+from tests.support.chaos.firewall import Firewall
 from tests.support.chaos.fleet import Fleet
 from tests.support.chaos.processes import of_agent, signal_agent, signal_tree
 from tests.support.chaos.scalers import Docker
@@ -54,8 +55,10 @@ class MissedError(Exception):
 class Faults:
     """`hit` returns with the fault in force, `heal` with everything as it was before."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, firewall: Firewall | None = None) -> None:
+        """With a firewall, a cut link loses its packets; without, its connections break."""
         self._fleet = fleet
+        self._firewall = firewall
         self._environ: dict[str, tuple[list[bytes], dict[bytes, bytes]]] = {}
 
     async def hit(self, target: Target, action: Action) -> None:
@@ -69,7 +72,10 @@ class Faults:
                 if not self._signal(target, signal.SIGSTOP):
                     raise MissedError(f"{target.component.value} {target.name} has ended by itself")
             case Action.CUT:
-                for way in self._ways(target):
+                ways = self._ways(target)
+                if self._firewall:
+                    self._firewall.lose([way.port for way in ways])
+                for way in ways if self._firewall is None else ():
                     way.cut()
             case Action.RESTART:
                 await self._begin_restart(target)
@@ -84,7 +90,10 @@ class Faults:
             case Action.PAUSE:
                 self._signal(target, signal.SIGCONT)
             case Action.CUT:
-                for way in self._ways(target):
+                ways = self._ways(target)
+                if self._firewall:
+                    self._firewall.let_pass([way.port for way in ways])
+                for way in ways if self._firewall is None else ():
                     way.heal()
             case Action.RESTART:
                 await self._start(target)

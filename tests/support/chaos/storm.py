@@ -26,8 +26,10 @@ from tests.support.chaos.campaign import end_of
 from tests.support.chaos.checker import Ended, Kind, Violation, judge
 from tests.support.chaos.evidence import Witness, gather
 from tests.support.chaos.faults import HOLD_S, Action, Component, Faults, Target
+from tests.support.chaos.firewall import LOSE_S, Firewall
 from tests.support.chaos.fleet import Fleet, new_job, patiently
 from tests.support.chaos.passes import reclaim, settle, sweep
+from tests.support.chaos.resets import reset
 from tests.support.chaos.scalers import APART, CLOUD, METAL
 from tests.support.namespaces import until
 
@@ -53,11 +55,12 @@ class Fate(StrEnum):
     TERMINATE = "workflow terminated"
     DELETE = "machine deleted"
     OFFER_AGAIN = "offered twice"
+    RESET = "workflow reset"
 
 
 FATES = {
-    Fate.NOTHING: 54, Fate.CANCEL: 8, Fate.RELEASE: 5, Fate.KILL_AGENT: 8, Fate.PAUSE_AGENT: 6, Fate.TERMINATE: 5,
-    Fate.DELETE: 6, Fate.OFFER_AGAIN: 8,
+    Fate.NOTHING: 46, Fate.CANCEL: 8, Fate.RELEASE: 5, Fate.KILL_AGENT: 8, Fate.PAUSE_AGENT: 6, Fate.TERMINATE: 5,
+    Fate.DELETE: 6, Fate.OFFER_AGAIN: 8, Fate.RESET: 8,
 }  # fmt: skip
 
 
@@ -70,13 +73,16 @@ class Plan:
     fate: Fate
     after: float
     """Seconds from its start until its fate comes."""
+    back: float
+    """Of a reset: to which of the workflow tasks, as a share of them."""
 
     @classmethod
     def of(cls, seed: int, number: int) -> Plan:
         dice = random.Random(f"{seed} provision {number}")  # noqa: S311 - repeatable, no secret
         fate = dice.choices(list(FATES), list(FATES.values()))[0]
         scaler = dice.choices([METAL, CLOUD, APART], [3, 6, 3])[0]
-        return cls(scaler, round(dice.uniform(0.1, 3.0), 1), fate, round(dice.uniform(0, 3), 1))
+        return cls(scaler, round(dice.uniform(0.1, 3.0), 1), fate, round(dice.uniform(0, 3), 1),
+                   round(dice.random(), 3))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +95,12 @@ class Strike:
     provisions: int
 
     @classmethod
-    def of(cls, seed: int, number: int) -> Strike:
+    def of(cls, seed: int, number: int, *, cuts_only: bool = False) -> Strike:
         dice = random.Random(f"{seed} fault {number}")  # noqa: S311 - repeatable, no secret
-        component = dice.choice([one for one in Component if one is not Component.AGENT])
-        return cls(component, dice.choice(list(Action)), dice.randrange(100), dice.randint(*FAULT_EVERY))
+        spared = Component.ENGINE if cuts_only else Component.AGENT
+        component = dice.choice([one for one in Component if one is not spared])
+        action = dice.choice([Action.CUT] if cuts_only else list(Action))
+        return cls(component, action, dice.randrange(100), dice.randint(*FAULT_EVERY))
 
 
 @dataclass
@@ -124,6 +132,8 @@ class Figures:
 class Storm:
     fleet: Fleet
     seed: int
+    firewall: Firewall | None = None
+    """With one, every fault is a link whose packets are lost."""
     started: int = 0
     ends: list[Ended] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
@@ -217,6 +227,9 @@ class Storm:
                 case Fate.OFFER_AGAIN:
                     again = await self.fleet.provision(job_id, plan.scaler)
                     assert again.agent_id == started.agent_id or again.joined or self._ended(started)
+                case Fate.RESET:
+                    if not await reset(self.fleet.client, started, plan.back):
+                        self.fates[f"{plan.fate.value}, too late"] += 1
                 case Fate.NOTHING:
                     pass
 
@@ -229,9 +242,10 @@ class Storm:
     # ── the fleet ───────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _strike(self) -> None:
-        faults, due = Faults(self.fleet), 0
+        faults, due = Faults(self.fleet, self.firewall), 0
+        hold_s = HOLD_S if self.firewall is None else LOSE_S
         for number in range(1_000_000):
-            strike = Strike.of(self.seed, number)
+            strike = Strike.of(self.seed, number, cuts_only=self.firewall is not None)
             due += strike.provisions
             async with self._more:
                 await self._more.wait_for(lambda due=due: self._over or self.started >= due)  # type: ignore[misc]
@@ -241,7 +255,7 @@ class Storm:
             self.faults[f"{strike.component.value} {strike.action.value}"] += 1
             await faults.hit(target, strike.action)
             if strike.action in (Action.PAUSE, Action.CUT):
-                await asyncio.sleep(HOLD_S)
+                await asyncio.sleep(hold_s)
             await faults.heal(target, strike.action)
             await self.fleet.ready()
 
