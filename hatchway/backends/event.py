@@ -275,14 +275,24 @@ async def _each(
 
     Permanent, if any is: then trying again cannot help.
     """
-    answers = await asyncio.gather(*(deliver(target) for target in targets), return_exceptions=True)
-    failed = [answer for answer in answers if isinstance(answer, BaseException)]
+    tasks = [asyncio.ensure_future(deliver(target)) for target in targets]
+    cancelled = False
+    while any(not task.done() for task in tasks):
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError:  # each lets go in its own way, and may have succeeded by then
+            cancelled = True
+            for task in tasks:
+                task.cancel()
+    if cancelled and any(task.cancelled() for task in tasks):
+        raise asyncio.CancelledError
+    failed = [failure for task in tasks if (failure := task.exception()) is not None]
     for failure in failed:
         if not isinstance(failure, SpawnError):
             raise failure
     errors = [failure for failure in failed if isinstance(failure, SpawnError)]
     if not errors:
-        return [answer for answer in answers if not isinstance(answer, BaseException)]
+        return [task.result() for task in tasks]
     words = "; ".join(dict.fromkeys(str(error) for error in errors))
     permanent = [error for error in errors if not isinstance(error, TransientSpawnError)]
     if permanent:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
 from temporalio.common import WorkflowIDReusePolicy
@@ -34,6 +34,8 @@ from hatchway.backends.event_temporal_calls import (
 )
 from hatchway.errors import PermanentSpawnError, SpawnCode, SpawnError, TransientSpawnError
 from hatchway.events import ScaleDown, ScaleUp
+
+T = TypeVar("T")
 
 SCALE_DOWN_S = 20.0
 """How long one attempt of a teardown waits: less than its first round, so that the round ends with our words."""
@@ -62,24 +64,39 @@ def scale_down_id(agent_id: str) -> str:
 async def scale_up(
     place: Place, event: ScaleUp, limit: timedelta, say: Callable[[str], None], emitted: Callable[[], None]
 ) -> None:
-    """Return once the customer's workflow has completed. Raises SpawnError, also when that takes more than `limit`."""
+    """Return once the customer's workflow has completed. Raises SpawnError, also when that takes more than `limit`.
+
+    Cancelled, it cancels that workflow, waits for its end, and lets the cancellation through; unless that workflow had
+    completed by then: what it has made stands, and is for whoever takes it up, or tears it down.
+    """
     workflow_id = scale_up_id(event.agent_id)
+    starting = asyncio.ensure_future(
+        start(place, workflow_id, event, WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY)
+    )
     try:
-        handle = await start(place, workflow_id, event, WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY)
+        handle = await asyncio.shield(starting)
+        emitted()
+        say(f"{workflow_id} was started in namespace {place.target.namespace}")
+        await end_of(place, handle, limit, say)
     except WorkflowAlreadyStartedError:
         return  # an earlier attempt's, which has completed since
-    except asyncio.CancelledError:
-        await _through_cancel(_call_off(place, event.agent_id))
-        raise
-    emitted()
-    say(f"{workflow_id} was started in namespace {place.target.namespace}")
-    try:
-        await end_of(place, handle, limit, say)
     except WorkflowFailureError as e:
         raise _spawn_failure(place, workflow_id, e) from None
     except asyncio.CancelledError:
-        await _through_cancel(_call_off(place, event.agent_id))
+        if await _through_cancel(_completed_all_the_same(place, event.agent_id, starting)):
+            return
         raise
+
+
+async def _completed_all_the_same(place: Place, agent_id: str, starting: asyncio.Future[Any]) -> bool:
+    await asyncio.wait([starting])  # a start on its way to the server would come after our cancel, and stand
+    starting.exception()
+    await _call_off(place, agent_id)
+    try:
+        found = await described(place.handle(scale_up_id(agent_id)))
+    except RPCError:
+        return False  # its server is away: the teardown or the attempt that follows asks again
+    return found is not None and found.status is WorkflowExecutionStatus.COMPLETED
 
 
 def _spawn_failure(place: Place, workflow_id: str, error: WorkflowFailureError) -> SpawnError:
@@ -118,7 +135,7 @@ async def _cancel(handle: WorkflowHandle[Any, Any]) -> None:
             raise
 
 
-async def _through_cancel(step: Coroutine[Any, Any, Any]) -> None:
+async def _through_cancel(step: Coroutine[Any, Any, T]) -> T:
     """Finish a bounded step though this task has been cancelled, and may be once more."""
     task = asyncio.ensure_future(step)
     while not task.done():
@@ -126,7 +143,7 @@ async def _through_cancel(step: Coroutine[Any, Any, Any]) -> None:
             await asyncio.wait([task])
         except asyncio.CancelledError:
             continue
-    task.result()
+    return task.result()
 
 
 # ── scale-down ──────────────────────────────────────────────────────────────────────────────────────────────────

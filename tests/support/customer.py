@@ -43,6 +43,10 @@ class Customer:
     def activities(self) -> ProvisioningActivities:
         return ProvisioningActivities(self.machines, [self.private_key])
 
+    @property
+    def running(self) -> bool:
+        return bool(self._running)
+
     def start(self, *, workflows: Sequence[type] | None = None) -> None:
         """Serve: the example's workflows, or other ones in their place, over the same activities."""
         if workflows is None:
