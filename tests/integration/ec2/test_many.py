@@ -54,13 +54,12 @@ async def test_each_of_many_provisions_has_one_instance_and_leaves_none(
         cloud.made = tell
         async with (
             running_stack(namespaces, database_url, config, with_worker=False) as stack,
-            running_worker(stack) as worker,
+            running_worker(stack),
         ):
             begun, room = time.monotonic(), asyncio.Semaphore(CAP + WAITING)
             started = await asyncio.gather(*(_one(stack, launched, number, room) for number in range(PROVISIONS)))
             await stack.nothing_left()
             took = time.monotonic() - begun
-            assert "Traceback" not in worker.said()
 
         calls = cloud.calls.total() / PROVISIONS
         said = f"{PROVISIONS} provisions in {took:.0f} s, {calls:.2f} calls each, {cloud.most} at once: {report(cloud)}"
@@ -71,6 +70,7 @@ async def test_each_of_many_provisions_has_one_instance_and_leaves_none(
         assert cloud.there() == []
         assert cloud.most <= CAP
         assert calls <= CALLS_EACH
+        assert min(cloud.faults["lost"], cloud.faults["throttled"]) > 0, "nothing was shown: no fault came"
 
 
 async def _one(

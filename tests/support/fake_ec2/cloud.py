@@ -90,6 +90,8 @@ class FakeEc2:
     machines: dict[str, Machine] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)
     """Action to how often it was asked, whatever came of it."""
+    faults: Counter[str] = field(default_factory=Counter)
+    """How often it was mean, by how."""
     log: list[tuple[str, Parameters]] = field(default_factory=list)
     most: int = 0
     """Instances that were there at once."""
@@ -135,6 +137,7 @@ class FakeEc2:
             if self.cut:
                 raise Lost
             if self.mischief.throws(self.mischief.throttled):
+                self.faults["throttled"] += 1
                 raise Refused("RequestLimitExceeded", "Request limit exceeded.", 503)
             if (refused := self.mischief.refusal_of(action, parameters)) is not None:
                 raise refused
@@ -146,6 +149,7 @@ class FakeEc2:
             self.held(action, parameters, "after")
         with self._lock:
             if action in EFFECTS and self.mischief.throws(self.mischief.lost):
+                self.faults["lost"] += 1
                 raise Lost
         return answer
 
@@ -343,5 +347,5 @@ def running_ec2(mischief: Mischief | None = None, *, boots: bool = True) -> Iter
 
 
 def report(cloud: FakeEc2) -> str:
-    """The calls as one line, for a test that prints what it measured."""
-    return json.dumps(dict(sorted(cloud.calls.items())))
+    """The calls and the faults as one line, for a test that prints what it measured."""
+    return json.dumps(dict(sorted(cloud.calls.items())) | dict(sorted(cloud.faults.items())))
