@@ -39,12 +39,15 @@ class Refusing:
         self, status: int, code: str, *, message: str = "", times: int | None = None, then: str = "{}"
     ) -> None:
         self.asked = 0
+        self.calls: list[str] = []
+        """As `service.Operation`, in AWS's spelling of both."""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 outer.asked += 1
+                outer.calls.append(self.headers.get("X-Amz-Target", ""))
                 refuses = times is None or outer.asked <= times
                 body = json.dumps({"__type": code, "message": message}) if refuses else then
                 self.send_response(status if refuses else 200)
