@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import secrets
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from temporalio.api.common.v1 import Payloads, WorkflowExecution
+from temporalio.api.common.v1 import Payload, Payloads, WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import SignalWorkflowExecutionRequest
 from temporalio.client import Client
 
 from hatchway.cli.doctor_workflows import look_at
 from hatchway.client import Started
-from hatchway.codec import PayloadKeyMissing
+from hatchway.codec import PayloadKeyMissing, WithoutKeys
 from hatchway.errors import ErrorType, PermanentSpawnError, SpawnCode, TransientSpawnError
 from hatchway.model import EndReason, ProvisionRequest, ProvisionState, ReleaseRequest
 from tests.integration.codec.rig import Keyed
@@ -122,6 +123,23 @@ async def test_a_provision_waits_for_a_key_that_its_worker_lacks_and_goes_on_onc
     await lab.complete(started)
     assert (await caller.outcome(started)).end_reason is EndReason.COMPLETED
     assert lab.cloud.created(started.agent_id) == 1
+
+
+async def test_without_that_stop_a_worker_without_keys_fails_the_job_for_good(
+    keyed: Keyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the test above hangs on: a codec that hands on what it cannot read, as the SDK's own default does."""
+
+    async def hand_on(self: WithoutKeys, payloads: Sequence[Payload]) -> list[Payload]:
+        return list(payloads)
+
+    monkeypatch.setattr(WithoutKeys, "decode", hand_on)
+    caller = await keyed.caller(keyed.write("of-the-caller", "new"))
+    lacking = await keyed.worker(None)
+
+    started = await caller.provision(ProvisionRequest(labels=["linux"]))
+
+    assert (await lacking.failure(started)).error_type == ErrorType.INVALID_REQUEST
 
 
 async def test_spawns_that_only_workers_without_the_key_take_use_up_no_attempt(keyed: Keyed) -> None:
