@@ -27,9 +27,12 @@ if TYPE_CHECKING:
 
 VARIABLE = "HATCHWAY_PAYLOAD_KEYS"
 ENCODING = b"binary/encrypted"
-CIPHER = b"hatchway/AES-256-GCM"
-"""Ours, and in this form: what another program's codec encrypts is none of our business."""
-ENCODING_KEY, CIPHER_KEY, ID_KEY = "encoding", "encryption-cipher", "encryption-key-id"
+CIPHER = b"hatchway/1"
+"""Ours, and in this form (AES-256-GCM): what another program's codec encrypts is none of our business.
+
+Short, as all of the metadata is: it comes on top of every payload, and most are a few hundred bytes.
+"""
+ENCODING_KEY, CIPHER_KEY, ID_KEY = "encoding", "cipher", "encryption-key-id"
 
 
 class PayloadKeyMissing(HatchwayError):
@@ -43,7 +46,7 @@ def is_encrypted(payload: Payload) -> bool:
 
 def key_id_of(payload: Payload) -> str:
     """The key that an encrypted payload names. Anybody may have written it."""
-    return payload.metadata.get(ID_KEY, b"").decode(errors="replace")[:64]
+    return payload.metadata.get(ID_KEY, b"").decode(errors="replace")[:32]
 
 
 class EncryptingCodec(PayloadCodec):

@@ -34,7 +34,7 @@ MOST_BYTES = 64 * 1024
 READ_AGAIN_AFTER = 1.0
 """Seconds between two looks at a file that lacks a key: a workflow that waits for it asks again and again."""
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 
 
 class PayloadKeysError(HatchwayError):
@@ -134,7 +134,7 @@ def _parse(content: bytes, path: str) -> _Keys:
             raise PayloadKeysError(f"{where} a key is its id and 32 bytes in base64, with a space between them")
         key_id, text = words
         if not _ID.fullmatch(key_id) or key_id == NOBODY:
-            raise PayloadKeysError(f"{where} an id has up to 64 letters, digits, dots, dashes and underscores")
+            raise PayloadKeysError(f"{where} an id has up to 32 letters, digits, dots, dashes and underscores")
         if key_id in by_id:
             raise PayloadKeysError(f"{where} the id {key_id} stands in an earlier line too")
         by_id[key_id] = AESGCM(_key(text, where))

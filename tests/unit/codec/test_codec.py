@@ -170,3 +170,10 @@ def test_the_codec_takes_no_context(write_keys: WriteKeys) -> None:
 
     assert isinstance(codec, EncryptingCodec)
     assert not isinstance(codec, WithSerializationContext)
+
+
+async def test_encryption_adds_little_to_a_payload(write_keys: WriteKeys) -> None:
+    (plain,) = await data_converter.encode(["x" * 200])
+    (sealed,) = await converter(write_keys("k" * 32)).encode(["x" * 200])
+
+    assert sealed.ByteSize() - plain.ByteSize() < 150
