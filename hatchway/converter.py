@@ -18,7 +18,7 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import DataConverter, DefaultFailureConverterWithEncodedAttributes
 
-from hatchway.codec import EncryptingCodec, WithoutKeys, codec_from, is_encrypted, key_id_of
+from hatchway.codec import EncryptingCodec, PayloadKeyMissing, WithoutKeys, codec_from, is_encrypted, key_id_of
 
 
 class Unreadable:
@@ -64,10 +64,13 @@ def converter_from(environ: Mapping[str, str] = os.environ) -> DataConverter:
 
 
 async def failure_words(converter: DataConverter, failure: Failure) -> str:
-    """The message of a failure as it is described, decrypted where it has to be."""
-    if failure.HasField("encoded_attributes"):
-        copy = Failure()
-        copy.CopyFrom(failure)
+    """The message of a failure as it is described, decrypted where it has to be; where it cannot be, why."""
+    if not failure.HasField("encoded_attributes"):
+        return failure.message
+    copy = Failure()
+    copy.CopyFrom(failure)
+    try:
         error = await converter.decode_failure(copy)
-        return str(getattr(error, "message", error))
-    return failure.message
+    except PayloadKeyMissing as e:
+        return str(e)
+    return str(getattr(error, "message", error))

@@ -24,6 +24,7 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from hatchway.codec import PayloadKeyMissing
 from hatchway.errors import ErrorType, HatchwayError
 from hatchway.gateway.errors import TemporalUnreachable
 from hatchway.model import AdoptedSpec, AdoptRequest, ReleaseRequest, TeardownRequest
@@ -133,6 +134,8 @@ class Provisions:
             if e.status in NOT_OURS:
                 raise
             raise TemporalUnreachable(f"Temporal did not take {what}: {e.status.name}, {e.message}") from e
+        except PayloadKeyMissing as e:  # the agent asks again, and is answered once the key is there
+            raise TemporalUnreachable(f"the answer to {what} cannot be read here: {e}") from None
         except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as e:
             seconds = self._patience.total_seconds()
             raise TemporalUnreachable(f"no answer to {what} within {seconds:g} s: is a worker running?") from e

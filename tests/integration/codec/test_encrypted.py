@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import uuid
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,14 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import SignalWorkflowExecutionRequest
 from temporalio.client import Client
 
+from hatchway import codec_keys
 from hatchway.cli.doctor_workflows import look_at
 from hatchway.client import Started
-from hatchway.codec import PayloadKeyMissing, WithoutKeys
+from hatchway.codec import EncryptingCodec, PayloadKeyMissing, WithoutKeys
 from hatchway.errors import ErrorType, PermanentSpawnError, SpawnCode, TransientSpawnError
-from hatchway.model import EndReason, ProvisionRequest, ProvisionState, ReleaseRequest
+from hatchway.gateway.errors import TemporalUnreachable
+from hatchway.gateway.provisions import Provisions
+from hatchway.model import AdoptRequest, EndReason, ProvisionRequest, ProvisionState, ReleaseRequest
 from tests.integration.codec.rig import Keyed
 from tests.support.corpus import Corpus
 from tests.support.lab import Lab
@@ -231,6 +236,33 @@ async def test_a_message_that_was_altered_changes_nothing(keyed: Keyed, tmp_path
 
     assert (await lab.outcome(started)).end_reason is EndReason.COMPLETED
     assert await _task_failures(lab.temporal, started.workflow_id) == []
+
+
+async def test_a_gateway_without_the_key_says_so_and_the_agent_that_asks_again_is_served(keyed: Keyed) -> None:
+    lab = await keyed.worker(keyed.write("keys", "new"))
+    ring = keyed.write("of-the-gateway", "old")
+    gateway = Provisions(await keyed.client(ring), timedelta(seconds=30))
+    await _both_keys_are_read(lab, keyed)
+    started = await lab.provision()
+    await lab.reaches(started, S.AWAITING_ADOPTION)
+    first_run = (await lab.handle(started).describe()).raw_description.workflow_execution_info.first_run_id
+    ask = AdoptRequest(agent_id=started.agent_id, instance_id="gateway", registration_id="r-1")
+
+    with pytest.raises(TemporalUnreachable, match="the key 'new'"):
+        await gateway.adopt(started.workflow_id, first_run, ask)
+    keyed.write("of-the-gateway", "old", "new")
+    await asyncio.sleep(codec_keys.READ_AGAIN_AFTER)
+    spec = await gateway.adopt(started.workflow_id, first_run, ask)
+
+    assert spec.agent_id == started.agent_id
+
+
+async def _both_keys_are_read(lab: Lab, keyed: Keyed) -> None:
+    """The worker knows the gateway's key as well; only the gateway lags behind."""
+    keyed.write("keys", "new", "old")
+    codec = lab.temporal.data_converter.payload_codec
+    assert isinstance(codec, EncryptingCodec)
+    await until(lambda: codec.ring.knows("old"), what="the worker's second look at its keys")
 
 
 async def test_a_client_without_the_key_is_told_which_it_lacks(keyed: Keyed) -> None:

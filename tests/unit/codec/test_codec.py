@@ -156,6 +156,7 @@ async def test_failures_show_their_type_and_no_message_no_detail_no_cause_and_no
     assert sealed.application_failure_info.type == "SpawnFailed"
     assert await failure_words(with_keys, sealed) == f"message {MARKER}"
     assert await failure_words(with_keys, plain) == f"message {MARKER}"
+    assert "the key 'a'" in await failure_words(data_converter, sealed)
     error: Any = await with_keys.decode_failure(sealed)
     assert (error.details[0], str(error.cause)) == (f"detail {MARKER}", f"ValueError: cause {MARKER}")
 
