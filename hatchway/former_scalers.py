@@ -19,8 +19,9 @@ from hatchway.store.former import Former, FormerPlace
 
 log = structlog.get_logger("hatchway.worker")
 
-LOOK_EVERY = 5.0
-"""Seconds. A teardown on such a host waits this much longer at most; a look reads every row once."""
+LOOK_EVERY = 30.0
+"""Seconds between two looks at one version, each of which reads every row once: for agents that were reserved while
+somebody had not heard of it yet. A worker that starts looks at once, as does one that hears of a new version."""
 
 
 class FormerScalers:

@@ -87,7 +87,8 @@ class Reach:
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
         """What runs here; one that has ended by itself has failed for good."""
-        return [*self._keeping.values(), *(task for task in self._connecting.values() if not task.done())]
+        connecting = [task for task in self._connecting.values() if not task.done() or task.exception() is not None]
+        return [*self._keeping.values(), *connecting]
 
     def leave(self) -> None:
         """Stop connecting, watching and asking."""
@@ -143,9 +144,9 @@ class Reach:
         while True:
             try:
                 await backend.ping(ASK_LIMIT)
-            except HatchwayError as e:
+            except Exception as e:  # whatever an SDK makes of half an answer, this worker and its other backends go on
                 if not told:
-                    log.warning("a backend does not answer", backend=key, error=str(e))
+                    log.warning("a backend does not answer", backend=key, error=str(e), kind=type(e).__name__)
                 self._away.add(key)
                 told = True
             else:

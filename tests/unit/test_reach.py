@@ -1,0 +1,139 @@
+"""Which backends a worker has reached, and which of them answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+
+from hatchway import reach
+from hatchway.backends.base import Backend
+from hatchway.config.schema import Scaler
+from hatchway.errors import HatchwayError
+from hatchway.model import ComputeExit
+from hatchway.reach import Reach, WorkerRefused, backend_key
+from tests.support.namespaces import until
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "ASK_EVERY", 0.001)
+    monkeypatch.setattr(reach, "RECONNECT_EVERY", 0.001)
+
+
+class Engine:
+    """A backend that is asked whether it is there, and nothing else."""
+
+    def __init__(self, host_id: str) -> None:
+        self.host_id = host_id
+        self.trouble: Exception | None = None
+        self.closed = False
+
+    async def ping(self, limit: timedelta) -> None:
+        if self.trouble:
+            raise self.trouble
+
+    async def exits(self) -> AsyncIterator[ComputeExit]:
+        await asyncio.Event().wait()
+        yield ComputeExit(agent_id="never", log_tail="")
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def _scaler(name: str, host: str | None = None) -> Scaler:
+    return Scaler.model_validate(
+        {
+            "name": name, "type": "container", "maxAgents": 1, "host": host, "networkIsolation": False,
+            "labelSets": [{"labels": [name], "image": "x"}],
+        }
+    )  # fmt: skip
+
+
+async def _nobody(_: ComputeExit) -> None:
+    return
+
+
+def _reach(make: Callable[[Scaler], Awaitable[Any]], *, named: bool = False) -> Reach:
+    return Reach(cast("Callable[[Scaler], Awaitable[Backend]]", make), _nobody, machine="m-1", named=named)
+
+
+@pytest.mark.parametrize(
+    "trouble", [HatchwayError("the engine is away"), ValueError("half an answer")], ids=["away", "an SDK's own error"]
+)
+async def test_an_engine_that_goes_away_is_known_to_be_and_to_be_back(trouble: Exception) -> None:
+    engine, scaler = Engine("docker-1"), _scaler("one")
+
+    async def make(_: Scaler) -> Engine:
+        return engine
+
+    reached = _reach(make)
+    await until(lambda: reached.of(scaler) is not None)
+    await until(lambda: reached.answers(scaler))
+
+    engine.trouble = trouble
+    await until(lambda: not reached.answers(scaler))
+    served, failed = reached.of(scaler), [task for task in reached.tasks if task.done()]
+    engine.trouble = None
+    await until(lambda: reached.answers(scaler))
+    reached.leave()
+    await reached.close()
+
+    assert served is not None, "its queues stay polled, for when it comes back"
+    assert failed == []
+    assert engine.closed
+
+
+async def test_an_engine_that_nothing_was_asked_of_yet_does_not_count_as_there() -> None:
+    """With a host id that was given, a backend is made without its engine's help."""
+    engine, scaler = Engine("docker-1"), _scaler("one")
+    engine.trouble = HatchwayError("it has never been there")
+
+    async def make(_: Scaler) -> Engine:
+        return engine
+
+    reached = _reach(make, named=True)
+    await until(lambda: reached.of(scaler) is not None)
+
+    assert not reached.answers(scaler)
+    reached.leave()
+
+
+async def test_what_nobody_asks_for_any_more_is_not_tried_any_more() -> None:
+    tried: list[str] = []
+
+    async def make(scaler: Scaler) -> Engine:
+        tried.append(scaler.name)
+        raise HatchwayError("no such engine")
+
+    reached = _reach(make)
+    scaler = _scaler("gone", "tcp://192.0.2.1:2375")
+    await until(lambda: reached.of(scaler) is None and len(tried) > 2)
+    (connecting,) = reached.tasks
+
+    reached.give_up_all_but([backend_key(_scaler("other"))])
+
+    await asyncio.wait([connecting])
+    assert connecting.cancelled()
+    assert reached.tasks == []
+
+
+async def test_two_engines_under_one_given_host_id_end_the_worker_whenever_it_looks() -> None:
+    """Also when the second one was reached while nobody waited for it."""
+
+    async def make(_: Scaler) -> Engine:
+        return Engine("given")
+
+    reached = _reach(make, named=True)
+    for scaler in (one := _scaler("one")), (two := _scaler("two", "tcp://192.0.2.1:2375")):
+        reached.of(scaler)
+    await until(lambda: reached.of(one) is not None)
+    await until(lambda: [task for task in reached.tasks if task.done()])
+
+    (failed,) = [task for task in reached.tasks if task.done()]
+    assert isinstance(failed.exception(), WorkerRefused)
+    assert reached.of(two) is None
+    reached.leave()
