@@ -19,7 +19,6 @@ from hatchway.config.schema import Config
 
 _NOT_BUILT = "is not supported yet; remove it, since ignoring it would not do what it says"
 NOT_BUILT_KEYS = {
-    "useHostDockerConfig": _NOT_BUILT,
     "firecracker": _NOT_BUILT,
 }
 """Keys that operators of KiCI know, and that this release refuses rather than ignores."""
