@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 import pytest
 
+from hatchway.backends import ec2
 from tests.support.fake_ec2.cloud import FakeEc2, running_ec2
 from tests.support.fake_ec2.contract import Ec2Harness
 from tests.support.fake_ec2.policy import allows, authorizations, documented_policy
+from tests.support.fake_ec2.specs import QUICK, ec2_scaler
+from tests.support.namespaces import Namespaces
+from tests.support.stack import Stack, running_stack
 
 
 @pytest.fixture(autouse=True)
@@ -45,3 +52,21 @@ async def harness(cloud: FakeEc2) -> AsyncIterator[Ec2Harness]:
     harness = Ec2Harness(cloud)
     yield harness
     await harness.close()
+
+
+@pytest.fixture
+def stack_of(
+    namespaces: Namespaces, database_url: str, cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., AbstractAsyncContextManager[Stack]]:  # fmt: skip
+    """Runs everything, with one ec2 scaler whose agents run `command`."""
+    monkeypatch.setattr(ec2, "PACE", QUICK)
+
+    @asynccontextmanager
+    async def run(*command: str, **keys: Any) -> AsyncIterator[Stack]:
+        env = {"HATCHWAY_AGENT_COMMAND": json.dumps(list(command))} if command else {}
+        keys["labelSet"] = {"env": env, **keys.get("labelSet", {})}
+        config = {"version": 1, "scalers": [ec2_scaler(cloud.url, **keys)]}
+        async with running_stack(namespaces, database_url, config) as stack:
+            yield stack
+
+    return run

@@ -100,7 +100,7 @@ class FakeEc2:
     cut: bool = False
     """Nobody is answered."""
     held: Callable[[str, Parameters, str], None] | None = None
-    """Called before and after each effect, with `before` or `after`; it may block, to stop a client at a point."""
+    """Called before and after each call, with `before` or `after`; it may block, to stop a client at a point."""
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _pages: dict[str, list[str]] = field(default_factory=dict)
@@ -134,6 +134,9 @@ class FakeEc2:
         with self._lock:
             self.calls[action] += 1
             self.log.append((action, parameters))
+        if self.held is not None:
+            self.held(action, parameters, "before")
+        with self._lock:
             if self.cut:
                 raise Lost
             if self.mischief.throws(self.mischief.throttled):
@@ -141,11 +144,9 @@ class FakeEc2:
                 raise Refused("RequestLimitExceeded", "Request limit exceeded.", 503)
             if (refused := self.mischief.refusal_of(action, parameters)) is not None:
                 raise refused
-        if action in EFFECTS and self.held is not None:
-            self.held(action, parameters, "before")
         with self._lock:
             answer = self._actions()[action](parameters)
-        if action in EFFECTS and self.held is not None:
+        if self.held is not None:
             self.held(action, parameters, "after")
         with self._lock:
             if action in EFFECTS and self.mischief.throws(self.mischief.lost):
