@@ -35,7 +35,8 @@ class ScaleUp:
                 cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
                 summary=f"boot {event['agentId']}",
             )
-        except ActivityError as e:
+        except (ActivityError, asyncio.CancelledError) as e:
+            # The latter when the cancel comes together with the boot's own success: the machine is there all the same.
             if is_cancelled_exception(e):
                 await _delete(event)
             raise
