@@ -1,7 +1,7 @@
 """Deterministic orchestration. `ALL` is what a worker registers and what the replayer is given.
 
-The sandbox loads a run's own module anew for each run, and this package with it. So the list is made when it is asked
-for: a run would otherwise load every other workflow too, which costs as much as an activity.
+The SDK's own sandbox, which a replayer has, loads a run's own module anew for each run, and this package with it. So
+the list is made when it is asked for: a run would otherwise load every other workflow too.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ The store is the referee between an adoption and a deadline: `close` says who wo
 whatever the spawn call says. What a cancel must not lose (reserve, close, teardown, release) runs `through_cancel`.
 
 What a provision hears is in `messages.py`, what it knows and says in `standing.py`, what it does in `path.py`, and how
-it takes its compute down in `taking_down.py`. The sandbox loads this module anew for each run, so it is kept short.
+it takes its compute down in `taking_down.py`.
 """
 
 from __future__ import annotations
