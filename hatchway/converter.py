@@ -74,3 +74,18 @@ async def failure_words(converter: DataConverter, failure: Failure) -> str:
     except PayloadKeyMissing as e:
         return str(e)
     return str(getattr(error, "message", error))
+
+
+async def encoded_as_now(converter: DataConverter, payloads: Sequence[Any], values: Sequence[Any]) -> bool:
+    """Whether these are the values as this process would encode them now: the same text, under the key that encrypts.
+
+    For what is kept for ever, such as the input of a schedule: it has to leave an old key before that key goes.
+    """
+    if not all(isinstance(payload, temporalio.api.common.v1.Payload) for payload in payloads):
+        return False
+    codec = converter.payload_codec
+    key_id = codec.ring.encrypts_with if isinstance(codec, EncryptingCodec) else None
+    if any((key_id_of(payload) if is_encrypted(payload) else None) != key_id for payload in payloads):
+        return False
+    plain = await codec.decode(payloads) if codec else payloads
+    return [payload.data for payload in plain] == [p.data for p in converter.payload_converter.to_payloads(values)]

@@ -23,6 +23,7 @@ from temporalio.client import (
 )
 from temporalio.service import RPCError, RPCStatusCode
 
+from hatchway.converter import encoded_as_now
 from hatchway.model import Payload, PurgeRequest, ReclaimRequest, SweepRequest
 from hatchway.task_queues import CONTROL
 
@@ -214,11 +215,10 @@ async def _is_as_wanted(temporal: Client, description: ScheduleDescription, sche
     there, wanted = description.schedule, scheduled.schedule()
     if not isinstance(there.action, ScheduleActionStartWorkflow):
         return False
-    payloads = await temporal.data_converter.encode([scheduled.request])
     return (
         (there.action.workflow, there.action.id, there.action.task_queue, there.action.execution_timeout)
         == (scheduled.workflow, scheduled.workflow_id, CONTROL, RUN_LIMIT)
-        and [getattr(argument, "data", argument) for argument in there.action.args] == [p.data for p in payloads]
+        and await encoded_as_now(temporal.data_converter, there.action.args, [scheduled.request])
         and there.spec.intervals == wanted.spec.intervals
         and not (there.spec.calendars or there.spec.cron_expressions or there.spec.skip)
         and (there.policy.overlap, there.policy.catchup_window) == (wanted.policy.overlap, wanted.policy.catchup_window)
