@@ -112,11 +112,11 @@ class Ec2Backend:
 
     def _place_of(self, scaler: Scaler) -> Place:
         place = Place.of(scaler.ec2) if scaler.ec2 is not None else self._home
-        if place != self._home:
+        if place.region != self._home.region:
             raise PermanentSpawnError(
                 SpawnCode.INVALID_SPEC,
-                f"scaler {scaler.name} was moved from {self._home} to {place}: an agent that is being made would be "
-                "looked for in the wrong region; give the scaler of the new region a new name",
+                f"scaler {scaler.name} was moved from {self._home.region} to {place.region}: an agent that is being "
+                "made would be looked for in the wrong region; give the scaler of the new region a new name",
             )
         return place
 

@@ -36,8 +36,8 @@ _PRELUDE = """\
 #!/bin/sh
 # An agent of Hatchway: {agent_id}
 umask 077
-hatchway=$(mktemp -d)
 off() {{ shutdown -P now || poweroff || halt -p; }}
+hatchway=$(mktemp -d) || {{ off; exit 1; }}
 {fence}{agent}cat >"$hatchway/env" <<'{mark}'
 {env}{mark}
 cat >"$hatchway/run" <<'{mark}'

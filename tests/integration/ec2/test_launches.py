@@ -33,6 +33,7 @@ def offer_of(cloud: FakeEc2, agent_id: str) -> str:
     return f"{machine.asked['InstanceType']}{' spot' if spot else ''}"
 
 
+@pytest.mark.scenario("S19")
 @pytest.mark.parametrize(
     ("short_of", "taken"), [({SPOT}, ON_DEMAND), ({SPOT, ON_DEMAND}, LARGER), ({ON_DEMAND, LARGER}, SPOT)]
 )
