@@ -143,8 +143,10 @@ async def test_a_hundred_teardowns_look_together(harness: Ec2Harness, cloud: Fak
     cloud.boots = False
     await asyncio.gather(*(harness.backend.spawn(spec_for(harness, one), silent) for one in agents))
     before = cloud.calls["DescribeInstances"]
+    patient = backend_of(cloud, replace(QUICK, look_every=1.0))
 
-    await asyncio.gather(*(destroy(harness.backend, one) for one in agents))
+    await asyncio.gather(*(destroy(patient, one) for one in agents))
+    await patient.close()
 
     assert cloud.there() == []
     assert cloud.calls["DescribeInstances"] - before <= 25
