@@ -397,3 +397,32 @@ async def test_a_target_that_is_down_keeps_no_other_one_waiting(own: Client, cus
 
     assert (await customer.scale_up(agent_id).describe()).status is WorkflowExecutionStatus.COMPLETED
     assert (await customer.scale_down(agent_id).describe()).status is WorkflowExecutionStatus.COMPLETED
+
+
+@pytest.mark.scenario("S41")
+@pytest.mark.parametrize("sealed", [True, False], ids=["sealed", "with the seal broken"])
+async def test_a_claim_is_kept_out_of_history_by_its_seal(
+    own: Client, customer: Customer, monkeypatch: pytest.MonkeyPatch, sealed: bool
+) -> None:
+    if not sealed:
+        monkeypatch.setattr("hatchway.backends.event.seal_claim", lambda claim, _key, _agent: claim)
+    backend, config = backend_of(own, customer)
+    customer.start(workflows=[misbehaving.QuickScaleUp])
+    agent_id = fresh_agent_id()
+
+    await backend.spawn(spec_of(config.scaler, agent_id), silent)
+
+    history = await customer.scale_up(agent_id).fetch_history()
+    found = any(CLAIM.encode() in event.SerializeToString() for event in history.events)
+    assert found is not sealed
+
+
+async def test_a_stored_target_without_a_key_gets_no_event(own: Client, customer: Customer) -> None:
+    """The check at load refuses it; this is for a configuration that another release has stored."""
+    backend, config = backend_of(own, customer, claimKey=None)
+    agent_id = fresh_agent_id()
+
+    with pytest.raises(PermanentSpawnError, match="claimKey"):
+        await backend.spawn(spec_of(config.scaler, agent_id), silent)
+
+    assert not await _there(customer, agent_id)
