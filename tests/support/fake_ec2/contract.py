@@ -149,7 +149,8 @@ class Ec2Harness:
             killed.set()
 
     async def close(self) -> None:
-        async for owned in self.backend.owned():
-            await self.backend.destroy(owned.agent_id, facts_for(self.backend), ScaleDownReason.SHUTDOWN)
+        left = [owned.agent_id async for owned in self.backend.owned()]
+        ends = (self.backend.destroy(one, facts_for(self.backend), ScaleDownReason.SHUTDOWN) for one in left)
+        await asyncio.gather(*ends)
         for backend in self.backends:
             await backend.close()
