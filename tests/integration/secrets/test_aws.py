@@ -107,17 +107,25 @@ async def test_a_secret_that_cannot_be_meant_is_told_with_the_reason_and_without
     "reference",
     [
         "sm:arn:aws:secretsmanager:eu-central-1:123456789012:secret:ci/registry-AbCdEf", "sm:a b#c", "sm:naïve",
+        "sm:x#",
         "ssm:arn:aws:ssm:eu-central-1:123456789012:parameter/ci", "ssm:/ci/token:3", "ssm:/ci/token:label",
-        "ssm:/aws/reference/secretsmanager/ci", "ssm:/AWS/x", "ssm:/ci//token", "ssm:../x y", "ssm:/ci/token#key",
-        "sm:absent", "ssm:/absent",
+        "ssm:/aws/reference/secretsmanager/ci", "ssm:/AWS/x", "ssm:aws/x", "ssm:/ci//token", "ssm:../x y", "ssm:/",
+        "ssm:/ci/token#key",
     ],
 )  # fmt: skip
-async def test_a_name_that_leads_elsewhere_or_nowhere_is_refused(aws_endpoint: str, reference: str) -> None:
-    with pytest.raises(SecretError) as refused:
-        await resolver(aws_endpoint).resolve(reference, field=FIELD, purpose=Purpose.env)
+async def test_a_name_that_leads_elsewhere_is_refused_and_aws_is_not_asked(reference: str) -> None:
+    with Refusing(200, "") as anything, pytest.raises(SecretError) as refused:
+        await resolver(anything.endpoint).resolve(reference, field=FIELD, purpose=Purpose.env)
 
+    assert anything.asked == 0
     assert FIELD in str(refused.value)
     assert not isinstance(refused.value, SecretUnavailable)
+
+
+@pytest.mark.parametrize("reference", ["sm:absent", "sm:absent#key", "ssm:/absent", "ssm:absent"])
+async def test_a_name_that_leads_nowhere_is_said_to(aws_endpoint: str, reference: str) -> None:
+    with pytest.raises(SecretError, match=r"does not exist in .* of that region and account"):
+        await resolver(aws_endpoint).resolve(reference, field=FIELD, purpose=Purpose.env)
 
 
 async def test_a_list_of_parameters_is_no_secret(aws_endpoint: str, parameters: Any) -> None:
