@@ -1,8 +1,10 @@
 """What a provision is measured against: workflows of as many activities, which do nothing.
 
 Each comes in two kinds. `Bare` and `Shaped` run every activity through a task queue, as anybody would write them.
-`LocalBare` and `LocalShaped` take the steps as a provision takes them: it reserves, adopts, closes and releases in
-local activities, and spawns and tears down in remote ones.
+`LocalBare` and `LocalShaped` take the six steps as a provision takes them that does not end as expected: it reserves,
+adopts, closes and releases in local activities, and spawns and tears down in remote ones. One that completes does the
+same work, and closes and releases within the activity that tears down; and its agents are too quick for the first
+upsert. Neither makes the yardstick shorter.
 """
 
 from __future__ import annotations
