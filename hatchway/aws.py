@@ -6,10 +6,12 @@ it, and are never in a configuration of ours.
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
 from botocore.config import Config
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
     from mypy_boto3_ssm import SSMClient
 
+T = TypeVar("T")
+
 CONNECT_S, READ_S, ATTEMPTS = 2, 3, 3
 """One call, its retries included, is over within about 18 s, whatever the network swallows."""
 
@@ -52,6 +56,14 @@ _BAD_IDENTITY = frozenset(
         "ExpiredToken", "ExpiredTokenException", "IncompleteSignature", "MissingAuthenticationToken",
     }
 )  # fmt: skip
+
+
+async def in_aws_thread(call: Callable[..., T], *arguments: Any) -> T:
+    """Run a blocking call in a thread that is kept for such: AWS that does not answer holds up nothing else."""
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, call, *arguments)
+
+
+_THREADS = ThreadPoolExecutor(16, thread_name_prefix="aws")  # threads begin with the first call
 
 
 class AwsError(HatchwayError):

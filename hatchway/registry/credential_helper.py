@@ -19,6 +19,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -31,6 +32,9 @@ MOST_BYTES = 64 * 1024
 
 _LOOK_EVERY = 0.02
 """Seconds between two looks at whether it has ended, or nobody waits for it any more."""
+
+_THREADS = ThreadPoolExecutor(8, thread_name_prefix="credential-helper")
+"""Of their own: helpers that hang hold up other helpers, and nothing else."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
@@ -60,7 +64,9 @@ async def ask_helper(
     passed_on = {key: environ[key] for key in _PASSED_ON if key in environ}
     given_up = threading.Event()
     try:
-        ran = await asyncio.to_thread(_run, program, server, passed_on, limit.total_seconds(), given_up)
+        ran = await asyncio.get_running_loop().run_in_executor(
+            _THREADS, _run, program, server, passed_on, limit.total_seconds(), given_up
+        )
     except OSError as e:
         raise AuthError(f"the credential helper {PREFIX}{name} cannot be run: {os.strerror(e.errno or 0)}") from None
     finally:

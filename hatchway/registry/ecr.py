@@ -91,13 +91,18 @@ class EcrLogins:
         async with self._asking.setdefault(place, asyncio.Lock()):  # a hundred spawns ask once
             known = self._known.get(place)
             if known is None or not self._lasts(known):
-                known = await asyncio.to_thread(self._ask, host)
+                known = await self._asked(host)
                 if self._lasts(known):
                     self._known[place] = known
         return RegistryAuth(registry, known.username, known.token, source=SOURCE, expires_at=known.expires_at)
 
     def _lasts(self, known: RegistryAuth) -> bool:
         return known.expires_at is not None and known.expires_at - self._now() > RENEW_BEFORE
+
+    async def _asked(self, host: EcrHost) -> RegistryAuth:
+        from hatchway.aws import in_aws_thread  # and only then: the AWS SDK is slow to import
+
+        return await in_aws_thread(self._ask, host)
 
     def _ask(self, host: EcrHost) -> RegistryAuth:
         from hatchway.aws import AwsClients, AwsError, AwsUnavailable, NoAwsIdentity, aws_errors

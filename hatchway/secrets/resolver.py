@@ -38,24 +38,23 @@ class SecretResolver:
         """
         context, name = permitted(self._contexts, ref, field=field, purpose=purpose)
         try:
-            # A file can lie on a network mount, and AWS be slow, so neither is waited for in the loop.
-            value = await asyncio.to_thread(self._read, context, name)
+            value = await self._read(context, name)
         except UnavailableError as e:
             raise SecretUnavailable(f"{field}: the secret {ref!r} {e}") from None
         except NotServedError as e:
             raise SecretError(f"{field}: the secret {ref!r} {e}") from None
         return Secret(value)
 
-    def _read(self, context: Context, name: str) -> str:
+    async def _read(self, context: Context, name: str) -> str:
         if isinstance(context, FileContext):
-            return read_file(context.path, name)
+            return await asyncio.to_thread(read_file, context.path, name)  # it can lie on a network mount
         if isinstance(context, EnvContext):
             return read_variable(self._environ, name)
         # The AWS SDK costs a third of a second to import, which only those pay who have a secret there.
-        from hatchway.aws import AwsClients
+        from hatchway.aws import AwsClients, in_aws_thread
         from hatchway.secrets.aws import read_parameter, read_secret
 
         self._aws = self._aws or AwsClients()
         if isinstance(context, SecretsManagerContext):
-            return read_secret(self._aws, context, name)
-        return read_parameter(self._aws, context, name)
+            return await in_aws_thread(read_secret, self._aws, context, name)
+        return await in_aws_thread(read_parameter, self._aws, context, name)

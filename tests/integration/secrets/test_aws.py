@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import uuid
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -227,6 +229,28 @@ async def test_an_endpoint_that_takes_calls_and_never_answers_is_given_up(monkey
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(SecretUnavailable, match="did not answer"):
             await served(resolver(endpoint), "sm:x")
+
+
+async def test_aws_that_does_not_answer_holds_up_no_other_secret(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The loop's own threads are six on two processors: forty questions to AWS would keep a file waiting."""
+    monkeypatch.setattr(aws, "READ_S", 1)
+    (tmp_path / "token").write_text(VALUE)
+    files = SecretResolver(
+        SecretsConfig.model_validate({"contexts": {"f": {"type": "file", "path": str(tmp_path)}}}), {}
+    )
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as silent:
+        slow = resolver(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        asking = [asyncio.create_task(served(slow, "sm:x")) for _ in range(40)]
+        await asyncio.sleep(0.1)
+
+        await served(files, "f:token")
+
+        assert not any(task.done() for task in asking)
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
 
 
 async def test_an_endpoint_that_is_not_there_is_said_so() -> None:
