@@ -230,7 +230,15 @@ class Shim:
                 elif fd == self.wake:
                     os.read(self.wake, 4096)
         self._drain()
-        write_record(self.directory, "ended.json", {"exit_code": self._exit_code(), "ended_at": time.time()})
+        self._write_end()
+
+    def _write_end(self) -> None:
+        end = {"exit_code": self._exit_code(), "ended_at": time.time()}
+        try:
+            write_record(self.directory, "ended.json", end)
+        except OSError:
+            self.log.make_room()  # it may be what fills the disk, and how the agent ended is worth more
+            write_record(self.directory, "ended.json", end)
 
     def _reap(self) -> bool:
         """Collect every child that has ended. False once none is left."""

@@ -76,6 +76,14 @@ class Log:
             self.size += written
             data = data[written:]
 
+    def make_room(self) -> None:
+        """Give up the older half, or all where there is none: for what is worth more than output on a full disk."""
+        try:
+            os.unlink(self.path + ".1")
+        except OSError:  # there is none, and nothing else to give up
+            with contextlib.suppress(OSError):
+                os.ftruncate(self.fd, 0)
+
     def _turn_over(self) -> None:
         self.size = 0
         try:
