@@ -106,6 +106,10 @@ class EventBackend:
                 await self._deliver(target, event, settings)
                 self._metrics.scale_up_emitted()
 
+        if not spec.scaler.provisioning_targets:
+            raise PermanentSpawnError(
+                SpawnCode.INVALID_SPEC, f"scaler {self._scaler} has no `provisioningTargets`: nobody would be asked"
+            )
         progress("asking for the agent")
         await _each(spec.scaler.provisioning_targets, ask)
         return self._ref(spec.agent_id)

@@ -15,13 +15,16 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowHandle
 from temporalio.converter import DataConverter
+from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from examples.customer_workflows.activities import ProvisioningActivities
 from examples.customer_workflows.machines import Machines
 from examples.customer_workflows.worker import worker
 from hatchway.backends.base import SpawnSpec
+from hatchway.backends.event import EventBackend
 from hatchway.config.schema import Config, Scaler
+from hatchway.metrics import Metrics
 from hatchway.model import TeardownFacts
 from hatchway.sealed_claims import new_claim_keys
 from hatchway.secrets.resolver import SecretResolver
@@ -203,3 +206,18 @@ class Heard:
 
     def __contains__(self, words: str) -> bool:
         return any(words in line for line in self.lines)
+
+
+def backend_of(own: Client, customer: Customer, **settings: Any) -> tuple[EventBackend, FixedConfig]:
+    """A backend whose one target are this customer's workflows, and the configuration that it goes by."""
+    config = FixedConfig.of(event_scaler(customer.target(**settings)))
+    return EventBackend("customers", own, config, Metrics.of(own)), config
+
+
+async def was_asked(customer: Customer, agent_id: str) -> bool:
+    """Whether a scale-up was started for this agent."""
+    try:
+        await customer.scale_up(agent_id).describe()
+    except RPCError:
+        return False
+    return True

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
+from temporalio.client import Client
 
-from tests.support.customer import Customer, a_customer
+from tests.support.customer import Customer, a_customer, fresh_agent_id
 from tests.support.namespaces import Namespaces
 
 
@@ -15,3 +17,23 @@ async def served(namespaces: Namespaces) -> AsyncIterator[Customer]:
     """The example's worker, whose agents serve until they are drained."""
     async with a_customer(namespaces) as one:
         yield one
+
+
+@pytest.fixture(scope="module")
+async def own(namespaces: Namespaces) -> Client:
+    """Hatchway's own namespace, where nothing but a client is needed."""
+    return await namespaces.take()
+
+
+@pytest.fixture(scope="module")
+async def shared(namespaces: Namespaces) -> AsyncIterator[Customer]:
+    async with a_customer(namespaces, serving=False) as one:
+        yield one
+
+
+@pytest.fixture
+async def customer(shared: Customer) -> AsyncIterator[Customer]:
+    """One who is away until a test starts them: each test has a task queue of its own."""
+    one = replace(shared, queue=f"queue-{fresh_agent_id()}", _running=[])
+    yield one
+    await one.stop()

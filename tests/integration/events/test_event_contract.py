@@ -13,13 +13,7 @@ from tests.contract.backend import AnyBackendContract, facts_for, fresh_agent_id
 from tests.contract.event import EventHarness, proxy_to
 from tests.contract.event_crash import POINTS
 from tests.support.customer import Customer, FixedConfig, event_scaler
-from tests.support.namespaces import Namespaces
 from tests.support.temporal_fixtures import TemporalServer
-
-
-@pytest.fixture(scope="module")
-async def own(namespaces: Namespaces) -> Client:
-    return await namespaces.take()
 
 
 @pytest.fixture
