@@ -43,8 +43,9 @@ from hatchway.model import (
 from hatchway.task_queues import CONTROL
 
 RPC_LIMIT = timedelta(seconds=10)
-QUERY_LIMIT = timedelta(seconds=15)
-"""A query waits for the workflow task that is under way. One that a killed worker had is given up after 10 s."""
+QUERY_LIMIT = timedelta(seconds=20)
+"""A query waits for the workflow task that is under way. One that a killed worker had is given up after 10 s, and the
+next one may take a step of 2 s itself."""
 CONNECT_S = 5.0
 """As long as for Postgres. The SDK itself waits 30 s for a server that swallows packets; a refusal is known at once."""
 

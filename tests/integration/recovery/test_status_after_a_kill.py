@@ -48,6 +48,8 @@ async def test_a_status_asked_for_while_a_killed_worker_had_the_workflow_task_is
         await until((tmp_path / "ready-host-1").exists)
         started = await lab.provision(job_id="job-1")
         await lab.reaches(started, ProvisionState.AWAITING_ADOPTION)
+        start_worker(lab, "host-2")  # what the first one has in its cache stays with it
+        await until((tmp_path / "ready-host-2").exists)
         async with await psycopg.AsyncConnection[tuple[int]].connect(database_url) as blocker:
             await blocker.execute("lock table scaler_spawning_agents in access exclusive mode")
             adopting = asyncio.create_task(lab.adopt(started))
@@ -56,9 +58,7 @@ async def test_a_status_asked_for_while_a_killed_worker_had_the_workflow_task_is
             first.wait()
 
             begun = asyncio.get_running_loop().time()
-            asking = asyncio.create_task(lab.status(started))
-            start_worker(lab, "host-2")
-            status = await asking
+            status = await lab.status(started)
 
             assert status.state is ProvisionState.AWAITING_ADOPTION
             assert asyncio.get_running_loop().time() - begun > 5  # or the task was not the killed worker's
