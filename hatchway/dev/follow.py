@@ -40,7 +40,7 @@ async def follow(db: Database, client: HatchwayClient, started: Started) -> Asyn
         facts = await timeline(db, started.agent_id)
         known = _facts(facts, await Slots(db).get(started.agent_id)) + _stages(status, facts.reserved_at)
         if closed:
-            known += await _torn_down(client, started)
+            known += await _torn_down(client, started, facts.closed_at)
             known += [Moment(facts.closed_at, "slot free")] if facts.closed_at else []
         for moment in sorted(known, key=lambda m: m.at):
             if moment.what not in told:
@@ -88,8 +88,10 @@ async def _status(client: HatchwayClient, started: Started) -> ProvisionStatus |
         return None
 
 
-async def _torn_down(client: HatchwayClient, started: Started) -> list[Moment]:
-    """When the backend confirmed that the compute is gone: the end of the teardown activity."""
+async def _torn_down(client: HatchwayClient, started: Started, freed_at: datetime | None) -> list[Moment]:
+    """When the backend confirmed that the compute is gone: the end of the teardown activity, or, where that has freed
+    the slot as well, before it did.
+    """
     handle = client.temporal.get_workflow_handle(started.workflow_id, run_id=started.run_id)
     scheduled: set[int] = set()
     moments = []
@@ -98,7 +100,8 @@ async def _torn_down(client: HatchwayClient, started: Started) -> list[Moment]:
             scheduled.add(event.event_id)
         done = event.activity_task_completed_event_attributes
         if done.scheduled_event_id in scheduled:
-            moments.append(Moment(event.event_time.ToDatetime(UTC), "torn down"))
+            ended_at = event.event_time.ToDatetime(UTC)
+            moments.append(Moment(min(ended_at, freed_at or ended_at), "torn down"))
     return moments
 
 
