@@ -61,7 +61,9 @@ async def test_a_demo_shows_every_stage_with_its_time_and_agrees_with_the_server
     assert done.stderr == ""
     assert processes_in(directory) == []
     told = [line.split(maxsplit=2) for line in done.stdout.splitlines() if line[7:10] == " s "]
-    assert sorted(text.split("  ")[0] for _, _, text in told) == sorted(STAGES)
+    stages = [text.split("  ")[0] for _, _, text in told]
+    assert sorted(stages) == sorted(STAGES)
+    assert stages.index("torn down") < stages.index("slot free")
     assert all(float(seconds) >= 0 for seconds, _, _ in told)
     assert "│ hello from the job" in done.stdout
     result = last_line(done)
