@@ -1,10 +1,8 @@
 """What a provision is measured against: workflows of as many activities, which do nothing.
 
 Each comes in two kinds. `Bare` and `Shaped` run every activity through a task queue, as anybody would write them.
-`LocalBare` and `LocalShaped` take the six steps as a provision takes them that does not end as expected: it reserves,
-adopts, closes and releases in local activities, and spawns and tears down in remote ones. One that completes does the
-same work, and closes and releases within the activity that tears down; and its agents are too quick for the first
-upsert. Neither makes the yardstick shorter.
+`LocalBare` and `LocalShaped` take them as a provision does that completes: it reserves and adopts in local activities,
+spawns and tears down in remote ones, and upserts once. What it closes and releases is within its teardown.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ Spawned = Callable[[str], None]
 
 
 class BareActivities:
-    """Six steps that do nothing."""
+    """Four steps that do nothing."""
 
     def __init__(self, spawned: Spawned) -> None:
         self._spawned = spawned
@@ -58,16 +56,8 @@ class BareActivities:
     async def adopt(self, ask: Nothing) -> Nothing:
         return ask
 
-    @activity.defn(name="bare_close")
-    async def close(self, ask: Nothing) -> Nothing:
-        return ask
-
     @activity.defn(name="bare_teardown")
     async def teardown(self, ask: Nothing) -> Nothing:
-        return ask
-
-    @activity.defn(name="bare_release")
-    async def release(self, ask: Nothing) -> Nothing:
         return ask
 
 
@@ -84,36 +74,32 @@ async def remote(step: Step, queue: str = CONTROL) -> None:
 
 @workflow.defn
 class Bare:
-    """Six activities and nothing else."""
+    """Four activities and nothing else."""
 
     @workflow.run
     async def run(self, ask: Nothing) -> Nothing:
         await remote(BareActivities.reserve)
         await remote(BareActivities.spawn, SPAWN)
         await remote(BareActivities.adopt)
-        await remote(BareActivities.close)
         await remote(BareActivities.teardown, HOST)
-        await remote(BareActivities.release)
         return ask
 
 
 @workflow.defn
 class LocalBare:
-    """The same six, local where a provision's are."""
+    """The same four, local where a provision's are."""
 
     @workflow.run
     async def run(self, ask: Nothing) -> Nothing:
         await local(BareActivities.reserve)
         await remote(BareActivities.spawn, SPAWN)
         await local(BareActivities.adopt)
-        await local(BareActivities.close)
         await remote(BareActivities.teardown, HOST)
-        await local(BareActivities.release)
         return ask
 
 
 class WithAnAgent:
-    """The timer, update, signal and upserts of a provision, where it has them, around the six activities."""
+    """The timer, update, signal and upsert of a provision, where it has them, around the four activities."""
 
     def __init__(self, step: Callable[[Step], Awaitable[None]]) -> None:
         self._step = step
@@ -123,13 +109,10 @@ class WithAnAgent:
     async def serve(self) -> None:
         await self._step(BareActivities.reserve)
         await remote(BareActivities.spawn, SPAWN)
-        upsert("awaiting-adoption")
         await workflow.wait_condition(lambda: self._adopted, timeout=DEADLINE)
-        upsert("active")
+        upsert_search_attributes()
         await workflow.wait_condition(lambda: self._released)
-        await self._step(BareActivities.close)
         await remote(BareActivities.teardown, HOST)
-        await self._step(BareActivities.release)
 
     @workflow.update
     async def adopt(self, ask: Nothing) -> Nothing:
@@ -142,10 +125,10 @@ class WithAnAgent:
         self._released = True
 
 
-def upsert(state: str) -> None:
+def upsert_search_attributes() -> None:
     workflow.upsert_search_attributes(
         [
-            search_attributes.STATE.value_set(state),
+            search_attributes.STATE.value_set("active"),
             search_attributes.AGENT_ID.value_set(workflow.info().run_id),
             search_attributes.SCALER.value_set("bench"),
             search_attributes.RUN_ID.value_set("run"),
@@ -189,7 +172,7 @@ class BareWorkers:
                 temporal,
                 task_queue=CONTROL,
                 workflows=[Bare, LocalBare, Shaped, LocalShaped],
-                activities=[steps.reserve, steps.adopt, steps.close, steps.release],
+                activities=[steps.reserve, steps.adopt],
                 sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
             ),
             Worker(temporal, task_queue=SPAWN, activities=[steps.spawn]),
