@@ -1,13 +1,12 @@
-"""What a provision does, from the request to the outcome (`provision.py` has the diagram)."""
+"""What a provision does on its way, step by step (`provision.py` has the diagram, and the way)."""
 
 from __future__ import annotations
 
 import asyncio
 from datetime import datetime, timedelta
-from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+from temporalio.exceptions import ActivityError, ApplicationError
 
 from activities.adoption import AdoptionActivities
 from activities.auth import AuthActivities
@@ -26,14 +25,12 @@ from activities.warm import WarmActivities
 from hatchway.model import (
     EndReason,
     ProvisionOutcome,
-    ProvisionRequest,
     ProvisionState,
 )
 from hatchway.transitions import SERVED
 from workflows import endings
 from workflows.evidence import cancelled
 from workflows.following import MOST_REFUSALS, Following
-from workflows.requests import parse, refuse_timeouts
 from workflows.spawning import SpawnFailedError, spawn
 from workflows.steps import (
     PROMPT,
@@ -49,26 +46,6 @@ S = ProvisionState
 
 
 class Path(TakingDown):
-    async def provision(self, request: tuple[Any, ...]) -> ProvisionOutcome:
-        """From the request to the outcome. Raises FailureError and CancelledError, as the workflow is to end."""
-        try:
-            self._request = parse(ProvisionRequest, request)
-            refuse_timeouts(workflow.info())
-            self._slot = await self._reserve()
-            if self._following:
-                outcome = await self._follow(self._following)
-            else:
-                await self._serve()
-                outcome = await self._tear_down()
-        except (FailureError, asyncio.CancelledError) as end:
-            # Whoever waits for the adoption hears the same end. A bug is neither: it wedges, and resumes after a fix.
-            self._failure = endings.heard(end)
-            self._show_end(*endings.shown(end))
-            await through_cancel(workflow.wait_condition(workflow.all_handlers_finished))
-            raise
-        self._show_end(endings.served(outcome))
-        return outcome
-
     async def _reserve(self) -> Slot:
         """Hold a slot, or wait in the line until one is handed over, or say why not."""
         gives_up_at = workflow.now() + self.request.wait_timeout

@@ -28,13 +28,18 @@ it takes its compute down in `taking_down.py`.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from temporalio import workflow
+from temporalio.exceptions import FailureError
 
 with workflow.unsafe.imports_passed_through():
-    from hatchway.model import ProvisionOutcome
+    from hatchway.model import ProvisionOutcome, ProvisionRequest
+    from workflows import endings
     from workflows.path import Path
+    from workflows.requests import parse, refuse_timeouts
+    from workflows.steps import through_cancel
 
 
 @workflow.defn(name="ProvisionWorkflow")
@@ -49,4 +54,20 @@ class ProvisionWorkflow(Path):
 
         Completed: an agent was adopted and later released. Every other end is an ApplicationError of an `ErrorType`.
         """
-        return await self.provision(request)
+        try:
+            self._request = parse(ProvisionRequest, request)
+            refuse_timeouts(workflow.info())
+            self._slot = await self._reserve()
+            if self._following:
+                outcome = await self._follow(self._following)
+            else:
+                await self._serve()
+                outcome = await self._tear_down()
+        except (FailureError, asyncio.CancelledError) as end:
+            # Whoever waits for the adoption hears the same end. A bug is neither: it wedges, and resumes after a fix.
+            self._failure = endings.heard(end)
+            self._show_end(*endings.shown(end))
+            await through_cancel(workflow.wait_condition(workflow.all_handlers_finished))
+            raise
+        self._show_end(endings.served(outcome))
+        return outcome

@@ -17,6 +17,7 @@ from temporalio.service import RPCError, RPCStatusCode
 import worker
 from hatchway import search_attributes
 from hatchway.client import plugin
+from hatchway.reach import WorkerRefused
 
 PATIENCE = 60.0
 """Seconds that a test waits for a condition before it says that it never came true."""
@@ -46,7 +47,7 @@ async def new_namespace(address: str, name: str | None = None) -> Client:
     async def visible() -> bool:
         try:
             await worker.probe_search_attributes(client)
-        except (RPCError, worker.WorkerRefused):
+        except (RPCError, WorkerRefused):
             return False
         return True
 
