@@ -69,7 +69,9 @@ def test_another_agents_or_another_keys_does_not_open() -> None:
             open_claim(sealed, key, agent)
 
 
-@pytest.mark.parametrize("key", ["", "hunter2!", "aHVudGVyMg==", PUBLIC[:-4]])
+@pytest.mark.parametrize(
+    "key", ["", "hunter2!", "aHVudGVyMg==", PUBLIC[:-4]], ids=["empty", "a password", "a short one", "one cut off"]
+)
 def test_what_is_no_key_is_said_so_and_not_quoted(key: str) -> None:
     with pytest.raises(ClaimKeyError, match="hatchway claim-keys") as raised:
         parse_claim_key(key)
