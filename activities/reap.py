@@ -90,7 +90,8 @@ class ReapActivities:
             reaper = Reaper(self._reaping, self._temporal, windows)
             async for page in reaper.judged(activity.heartbeat):
                 condemned = [judged for judged in page if judged.judgement.rule.action is Action.CONDEMN]
-                condemned = [judged for judged in condemned if not await self._adopted_by_its_workflow(judged, taken)]
+                kept = await self._kept_by_their_workflows(condemned, taken)
+                condemned = [judged for judged in condemned if judged.candidate.agent_id not in kept]
                 for first in range(0, len(condemned), CONDEMNED_AT_ONCE):
                     await self._condemn(condemned[first : first + CONDEMNED_AT_ONCE], reaper, windows, taken)
                 await self._side_by_side(self._see_to(judged, taken) for judged in page)
@@ -128,18 +129,23 @@ class ReapActivities:
         await self._config.newer_than(version)
         return Windows.of((await self._config.current())[1].reaper)
 
-    async def _adopted_by_its_workflow(self, judged: Judged, taken: Pass) -> bool:
-        """A row that is overdue by a restored backup, and an agent that has registered since: it has its registration
-        back, and lives.
+    async def _kept_by_their_workflows(self, condemned: Iterable[Judged], taken: Pass) -> set[str]:
+        """Rows that are overdue by a restored backup, and agents that have registered since: they have their
+        registration back, and live. So does, for now, whose workflow's history cannot be read in this pass.
         """
-        if judged.judgement.rule is not Rule.OVERDUE or self._restoring is None:
-            return False
-        row, restored = judged.row, False
+        overdue = [judged for judged in condemned if judged.judgement.rule is Rule.OVERDUE] if self._restoring else []
+        kept = {judged.candidate.agent_id for judged in overdue}
+        await self._side_by_side(self._ask_its_workflow(judged, kept, taken) for judged in overdue)
+        return kept
+
+    async def _ask_its_workflow(self, judged: Judged, kept: set[str], taken: Pass) -> None:
+        assert self._restoring is not None  # noqa: S101 - who calls has looked
+        row = judged.row
         with self._left_to_the_next_pass(row.agent_id, taken):
-            restored = await self._restoring.restore_adoption(row.agent_id, row.workflow_id or "")
-        if restored:
-            log.warning("adoption_restored", agent_id=row.agent_id, scaler=row.scaler, workflow_id=row.workflow_id)
-        return restored
+            if await self._restoring.restore_adoption(row.agent_id, row.workflow_id or ""):
+                log.warning("adoption_restored", agent_id=row.agent_id, scaler=row.scaler, workflow_id=row.workflow_id)
+            else:
+                kept.discard(row.agent_id)
 
     async def _condemn(self, page: Sequence[Judged], reaper: Reaper, windows: Windows, taken: Pass) -> None:
         """Those of whom it is all still true; then their teardown begins, by their workflows or without them."""

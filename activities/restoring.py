@@ -16,6 +16,7 @@ from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.update.v1 import Request
 from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
 
 from hatchway import matching
 from hatchway.client import RPC_LIMIT, HatchwayClient
@@ -101,11 +102,17 @@ class Restoring:
     async def _adoption(self, agent_id: str, workflow_id: str) -> LostAdoption | None:
         """The last adoption that the workflow has answered; None where its token is not known.
 
-        One that was reset has taken its adoption from its row, which is lost: the run before it remembers.
+        One that was reset has taken its adoption from its row, which is lost: the run before it remembers. A run whose
+        history has been purged remembers nothing any more.
         """
         run_id: str | None = None
         while True:
-            remembered = await self._remembered(workflow_id, run_id)
+            try:
+                remembered = await self._remembered(workflow_id, run_id)
+            except RPCError as e:
+                if e.status is RPCStatusCode.NOT_FOUND:
+                    return None
+                raise
             run_id = remembered.reset_from
             if remembered.adoption or run_id is None:
                 break

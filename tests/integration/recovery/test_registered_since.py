@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import uuid
 
 import pytest
+from temporalio.client import WorkflowFailureError
+from temporalio.service import RPCError, RPCStatusCode
 
+from activities.restoring import Restoring
 from hatchway.client import Started
 from hatchway.model import AdoptedSpec, AdoptRequest, EndReason, ProvisionState
 from hatchway.store.presence import Beat, Presence
@@ -92,6 +96,41 @@ async def test_the_reaper_gives_an_overdue_row_its_registration_back_before_it_j
     swept = await home.lab.sweep()
 
     assert (swept.failed, swept.steps["reap"].done["condemned"]) == ({}, 0)
+    assert await _heard(home, started) is Beat.OK
+    await _ends_well(home, started)
+
+
+UNREADABLE = {
+    "Temporal does not answer": RPCError("away", RPCStatusCode.UNAVAILABLE, b""),
+    "its key is missing here": RuntimeError("no key of this name"),
+}
+
+
+@pytest.mark.parametrize("trouble", UNREADABLE.values(), ids=UNREADABLE)
+async def test_an_overdue_row_whose_history_cannot_be_read_is_left_to_the_next_pass(
+    home: Home, backup: Backup, monkeypatch: pytest.MonkeyPatch, trouble: Exception
+) -> None:
+    """What could not be found out speaks for the agent: it may be at work."""
+    started = await home.lab.provision(job_id="job-1")
+    await home.lab.reaches(started, S.AWAITING_ADOPTION)
+    backup.make()
+    await _registers(home, started)
+    backup.restore()
+    await gateway(home.lab.db)
+
+    with monkeypatch.context() as broken:
+
+        async def unreadable(*_: object) -> bool:
+            raise trouble
+
+        broken.setattr(Restoring, "restore_adoption", unreadable)
+        with contextlib.suppress(WorkflowFailureError):  # a pass that could not see to everybody says so
+            await home.lab.sweep()
+    row = await home.lab.slots.get(started.agent_id)
+
+    assert row is not None
+    assert row.state.value == "spawned"
+    assert (await home.lab.sweep()).steps["reap"].done["condemned"] == 0
     assert await _heard(home, started) is Beat.OK
     await _ends_well(home, started)
 
