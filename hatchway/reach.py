@@ -45,7 +45,7 @@ class Reach:
         machine: str,
         named: bool,
     ) -> None:
-        """`make` raises HatchwayError while a backend cannot be reached. `machine`: the worker's own host id. `named`:
+        """`make` raises while a backend cannot be reached. `machine`: the worker's own host id. `named`:
         an operator gave that, so two engines would bear the same one."""
         self._make = make
         self._on_exit = on_exit
@@ -104,9 +104,12 @@ class Reach:
         while key not in self._reached:
             try:
                 backend = await self._make(scaler)
-            except HatchwayError as e:
+            except Exception as e:  # a proxy's page must not end this worker's other backends
                 if not said:
-                    log.warning("a backend cannot be reached; it is tried again", scaler=scaler.name, error=str(e))
+                    log.warning(
+                        "a backend cannot be reached; it is tried again",
+                        scaler=scaler.name, error=str(e), kind=type(e).__name__,
+                    )  # fmt: skip
                 said = True
                 await asyncio.sleep(RECONNECT_EVERY)
             else:

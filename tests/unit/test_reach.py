@@ -87,6 +87,23 @@ async def test_an_engine_that_goes_away_is_known_to_be_and_to_be_back(trouble: E
     assert engine.closed
 
 
+async def test_whatever_comes_instead_of_an_engine_is_asked_again_and_ends_no_worker() -> None:
+    engine, scaler, answers = Engine("docker-1"), _scaler("one"), [KeyError("ID"), AttributeError("no engine's page")]
+
+    async def make(_: Scaler) -> Engine:
+        if answers:
+            raise answers.pop()
+        return engine
+
+    reached = _reach(make)
+    await until(lambda: reached.of(scaler) is not None)
+    failed = [task for task in reached.tasks if task.done()]
+    reached.leave()
+    await reached.close()
+
+    assert (answers, failed) == ([], [])
+
+
 async def test_an_engine_that_nothing_was_asked_of_yet_does_not_count_as_there() -> None:
     """With a host id that was given, a backend is made without its engine's help."""
     engine, scaler = Engine("docker-1"), _scaler("one")
