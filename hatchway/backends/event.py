@@ -28,7 +28,7 @@ from hatchway.backends.event_aws import AwsDeliveries
 from hatchway.backends.event_connections import TemporalConnections
 from hatchway.backends.event_https import post_event
 from hatchway.backends.event_targets import HttpsTarget, Target, TargetError, TemporalTarget, parse_target
-from hatchway.backends.event_temporal import scale_down, scale_up, scale_up_id, stands
+from hatchway.backends.event_temporal import call_off, scale_down, scale_up, scale_up_id, stands
 from hatchway.backends.event_temporal_calls import Place
 from hatchway.config.event_schema import ProvisioningTarget
 from hatchway.config.schema import Config, ScalerType
@@ -147,12 +147,13 @@ class EventBackend:
             def emitted() -> None:
                 self._metrics.scale_down_emitted(reason.value)
 
-            target = _parsed(settings.down)
+            target, up = _parsed(settings.down), _parsed(settings.scale_up)
+            asked = await self._place(up, settings) if isinstance(up, TemporalTarget) else None
             if isinstance(target, TemporalTarget):
-                up = _parsed(settings.scale_up)
-                asked = await self._place(up, settings) if isinstance(up, TemporalTarget) else None
                 await scale_down(asked, await self._place(target, settings), event, emitted)
                 return Gone()
+            if asked is not None:
+                await call_off(asked, agent_id)
             await self._deliver(target, event, settings)
             emitted()
             return Accepted()

@@ -7,9 +7,12 @@ network's to the connection.
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 import socket
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from hatchway.addresses import METADATA
 from hatchway.errors import PermanentSpawnError, SpawnCode, TransientSpawnError
@@ -18,12 +21,24 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 RESOLVE_S = 5.0
+RESOLVERS = 2
+"""Look-ups of one name at a time."""
 MOST_ADDRESSES = 4
 """Of a name, tried one after the other."""
 
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-_NEVER = tuple(ipaddress.ip_network(text) for text in (*METADATA, "169.254.0.0/16", "fe80::/10", "fd00:ec2::/32"))
-"""Where clouds tell a machine about itself and its credentials, by link-local and by other addresses."""
+_WRAPPING = tuple(ipaddress.IPv6Network(text) for text in ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96"))
+"""With an IPv4 address at their end: NAT64, and two that nobody should use any more."""
+_INTERNET = ipaddress.IPv6Network("2000::/3")
+"""All that has been given out for the public internet. Python's `is_global` lists what is not, and not all of it."""
+_NEVER = tuple(
+    ipaddress.ip_network(text)
+    for text in (
+        *METADATA, "169.254.0.0/16", "fe80::/10", "fd00:ec2::/32", "fd20:ce::/32", "fd00:c1::/32", "64:ff9b:1::/48",
+    )
+)  # fmt: skip
+"""Where clouds tell a machine about itself and its credentials, by link-local and by other addresses; and a network's
+own translation to IPv4 (RFC 8215), in which it is that network's choice where the address stands that is reached.
+"""
 
 
 def parse_networks(texts: Iterable[str]) -> list[Network]:
@@ -50,23 +65,36 @@ def may_be_reached(address: Address, allowed: Sequence[Network] = ()) -> bool:
         return may_be_reached(behind, allowed)
     if any(address in never for never in _NEVER) or address.is_multicast or address.is_unspecified:
         return False
-    return address.is_global or any(address in network for network in allowed)
+    public = address.is_global and (address.version == 4 or address in _INTERNET)
+    return public or any(address in network for network in allowed)
 
 
 def _embedded(address: Address) -> ipaddress.IPv4Address | None:
     """The IPv4 address that is reached in the end, where an IPv6 one only wraps it."""
     if isinstance(address, ipaddress.IPv4Address):
         return None
-    if address in _NAT64:
+    if any(address in wrapping for wrapping in _WRAPPING) and not address.is_loopback:
         return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
     return address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
+
+
+_resolvers: dict[str, ThreadPoolExecutor] = {}
+"""By name. A look-up that hangs keeps its thread long after nobody waits for it any more; those of the whole process
+are few, and Postgres, files and every other target's look-ups need them.
+"""
+
+
+async def _look_up(host: str, port: int) -> list[Any]:
+    threads = _resolvers.setdefault(host, ThreadPoolExecutor(RESOLVERS, thread_name_prefix="event-target"))
+    ask = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    return await asyncio.get_running_loop().run_in_executor(threads, ask)
 
 
 async def checked_addresses(host: str, port: int, allowed: Sequence[Network]) -> list[Address]:
     """The addresses of `host` that may be connected to, at least one. Raises SpawnError."""
     try:
         async with asyncio.timeout(RESOLVE_S):
-            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found = await _look_up(host, port)
     except TimeoutError:
         raise TransientSpawnError(
             SpawnCode.DAEMON_UNAVAILABLE, f"the name {host} was not resolved within {RESOLVE_S:g} s"

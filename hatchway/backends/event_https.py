@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 
 import httpx
 
-from hatchway.backends.errors import plain
+from hatchway.backends.errors import plain, redact
 from hatchway.backends.event_addresses import Address, Network, checked_addresses
 from hatchway.backends.event_targets import HttpsTarget
 from hatchway.errors import PermanentSpawnError, SpawnCode, SpawnError, TransientSpawnError
@@ -53,13 +53,15 @@ async def post_event(
     addresses = await checked_addresses(target.host, target.port, allowed)
     try:
         async with asyncio.timeout(WHOLE_S), _client(tls) as client:
-            status, answered, said = await _to_one_of(client, target, addresses, body, headers)
+            status, answered, read = await _to_one_of(client, target, addresses, body, headers)
     except TimeoutError:
         raise _away(target, f"did not answer within {WHOLE_S:g} s") from None
     except httpx.HTTPError as e:
         raise _of_connection(target, e) from None
     if not 200 <= status < 300:
-        raise _of_status(target, status, answered, said)
+        # A receiver may quote what it was sent. Searched before it is cut: half a claim is not found any more.
+        sent = [key.reveal(), *([event.claim_code] if isinstance(event, ScaleUp) else [])]
+        raise _of_status(target, status, answered, _reason(redact(read, sent)))
 
 
 def _client(tls: ssl.SSLContext) -> httpx.AsyncClient:
@@ -105,7 +107,7 @@ async def _read(answer: httpx.Response) -> str:
             break
     if answer.headers.get("content-encoding", "identity") != "identity":
         return ""
-    return _reason(read[:MOST_ANSWER].decode("utf-8", "replace"))
+    return read[:MOST_ANSWER].decode("utf-8", "replace")
 
 
 def _reason(text: str) -> str:

@@ -170,6 +170,16 @@ async def scale_down(up: Place | None, down: Place, event: ScaleDown, emitted: C
     )
 
 
+async def call_off(up: Place, agent_id: str) -> None:
+    """For a scale-down that goes elsewhere: return once its scale-up has ended. Raises SpawnError while it runs."""
+    if not await _call_off(up, agent_id):
+        raise TransientSpawnError(
+            SpawnCode.PROVISIONER_FAILED,
+            f"{scale_up_id(agent_id)} in namespace {up.target.namespace} was cancelled and still runs, or its server "
+            "does not answer: it may boot a machine yet",
+        )
+
+
 async def _run_scale_down(down: Place, event: ScaleDown, emitted: Callable[[], None]) -> None:
     workflow_id = scale_down_id(event.agent_id)
     handle = await start(down, workflow_id, event, WorkflowIDReusePolicy.ALLOW_DUPLICATE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -14,9 +15,10 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from hatchway.backends import event, event_https
+from hatchway.backends import event, event_addresses, event_https
 from hatchway.backends.base import Accepted
 from hatchway.backends.event import EventBackend
+from hatchway.backends.event_addresses import checked_addresses, parse_networks
 from hatchway.errors import DestroyError, PermanentSpawnError, SpawnCode, TransientSpawnError
 from hatchway.event_signatures import BadSignature, verify
 from hatchway.metrics import Metrics
@@ -34,9 +36,9 @@ class Names:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers: list[list[str]] = [["127.0.0.1"]]
         self.asked: list[str] = []
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", self._look_up)
+        monkeypatch.setattr(event_addresses, "_look_up", self._look_up)
 
-    async def _look_up(self, host: str, port: int, **_: Any) -> list[Any]:
+    async def _look_up(self, host: str, port: int) -> list[Any]:
         self.asked.append(host)
         found = self.answers[0] if len(self.answers) == 1 else self.answers.pop(0)
         family = {True: socket.AF_INET6, False: socket.AF_INET}
@@ -146,6 +148,14 @@ async def test_a_changed_body_is_no_genuine_event(own: Client, names: Names, rec
         (["64:ff9b::7f00:1"], []),
         (["2002:7f00:1::"], []),
         (["224.0.0.1"], []),
+        (["64:ff9b:1::a9fe:a9fe"], []),
+        (["::a9fe:a9fe"], []),
+        (["::7f00:1"], []),
+        (["::ffff:0:a9fe:a9fe"], []),
+        (["fec0::1"], []),
+        (["5f00::1"], []),
+        (["fd20:ce::254"], []),
+        (["fd00:c1::a9fe:a9fe"], []),
     ],
     ids=lambda value: ",".join(value) or "nothing",
 )
@@ -159,6 +169,46 @@ async def test_a_name_that_leads_inside_is_connected_to_by_nobody(
         await backend.spawn(spec_of(config.scaler, fresh_agent_id()), silent)
 
     assert receiver.connections == 0
+
+
+async def test_a_name_whose_servers_hang_holds_up_no_other_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More of them at once than this process has threads for everything else."""
+    answers = threading.Event()
+
+    def hanging(*_: Any, **__: Any) -> list[Any]:
+        answers.wait(30)
+        return []
+
+    monkeypatch.setattr(event_addresses, "RESOLVE_S", 0.2)
+    monkeypatch.setattr(socket, "getaddrinfo", hanging)
+    stuck = [asyncio.create_task(checked_addresses("hanging.example", 443, [])) for _ in range(64)]
+    await asyncio.wait(stuck)
+
+    free = await asyncio.wait_for(asyncio.to_thread(lambda: "free"), 5)
+    answers.set()
+
+    assert free == "free"
+    assert {type(task.exception()) for task in stuck} == {TransientSpawnError}
+
+
+def test_an_allowance_cannot_open_what_clouds_tell_their_machines() -> None:
+    for network in ("fd00:c1::/32", "fd20::/16", "64:ff9b:1::/48"):
+        with pytest.raises(ValueError, match="metadata"):
+            parse_networks([network])
+
+
+@pytest.mark.parametrize("filler", range(200, 320, 7))
+async def test_a_receiver_that_quotes_its_event_gives_away_no_piece_of_the_claim(
+    own: Client, names: Names, receiver: Receiver, filler: int
+) -> None:
+    """Wherever its answer is cut for people."""
+    receiver.answers = [answer(409, ("x" * filler + CLAIM).encode())]
+    backend, config = backend_of(own, target_of(receiver))
+
+    with pytest.raises(PermanentSpawnError) as raised:
+        await backend.spawn(spec_of(config.scaler, fresh_agent_id()), silent)
+
+    assert not any(CLAIM[n : n + 8] in str(raised.value) for n in range(len(CLAIM) - 8))
 
 
 async def test_the_address_that_was_checked_is_the_one_that_is_connected_to(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -91,10 +92,42 @@ async def test_a_teardown_that_takes_long_is_joined_by_the_next_attempt(
         await backend.destroy(agent_id, facts_of(config.scaler), SHUTDOWN)
 
     monkeypatch.undo()
+    joining = asyncio.create_task(backend.destroy(agent_id, facts_of(config.scaler), SHUTDOWN))
+    await asyncio.wait([joining], timeout=1)  # a second run would wait for a word of its own
     await customer.scale_down(agent_id).signal("go")
 
-    assert await backend.destroy(agent_id, facts_of(config.scaler), SHUTDOWN) == Gone()
+    assert await joining == Gone()
     assert await customer.runs_of(f"scale-down/{agent_id}") == 1
+
+
+async def test_a_scale_up_is_called_off_also_where_the_scale_down_goes_elsewhere(
+    own: Client, customer: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Left to itself it would boot a machine as soon as its worker comes, and nobody would tear that down."""
+    delivered: list[str] = []
+
+    async def deliver(_self: EventBackend, target: Any, *_: Any) -> None:
+        delivered.append(str(target))
+
+    monkeypatch.setattr(EventBackend, "_deliver", deliver)
+    monkeypatch.setattr(event_temporal, "CALL_OFF_S", 1.0)
+    hooks = {"contexts": {"hooks": {"type": "env", "targets": ["hooks.example"]}}}
+    down = {"scaleDown": "https://hooks.example/down", "signingSecret": "hooks:key"}
+    config = FixedConfig.of(event_scaler(customer.target(down=None, **down), secrets=hooks))
+    backend, agent_id = EventBackend("customers", own, config, Metrics.of(own)), fresh_agent_id()
+    with pytest.raises(TransientSpawnError):
+        await backend.spawn(spec_of(config.scaler, agent_id, time_limit=SHORT), silent)
+
+    with pytest.raises(DestroyError, match="still runs"):  # its worker is away, and cannot hear of the cancel
+        await backend.destroy(agent_id, facts_of(config.scaler), SHUTDOWN)
+    told_too_early = list(delivered)
+    customer.start(workflows=[misbehaving.SlowScaleUp])
+    monkeypatch.setattr(event_temporal, "CALL_OFF_S", 10.0)
+
+    assert await backend.destroy(agent_id, facts_of(config.scaler), SHUTDOWN) == Accepted()
+    assert told_too_early == []
+    assert len(delivered) == 1
+    assert (await customer.scale_up(agent_id).describe()).status is WorkflowExecutionStatus.CANCELED
 
 
 async def test_a_teardown_that_is_told_twice_runs_once(own: Client, customer: Customer) -> None:
