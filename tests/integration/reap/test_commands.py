@@ -164,7 +164,7 @@ async def test_a_job_that_was_offered_again_keeps_its_slot_when_its_older_agent_
     await gate.reached.wait()
     await lab.handle(first).terminate()
     second = await lab.provision(job_id="job-1")
-    await until(lambda: _holds_a_slot(lab, second.agent_id))
+    await lab.reaches(second, ProvisionState.AWAITING_ADOPTION)  # its reserve starts the teardown after its commit
     await lab.temporal.get_workflow_handle(f"teardown/{first.agent_id}").terminate()
 
     done = await hatchway("forget", first.agent_id)
