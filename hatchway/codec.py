@@ -6,6 +6,8 @@ What comes in without encryption is taken as it is: workflows that began before 
     a key that is not known     decoding raises, always: the workflow task fails, is tried again, and goes on once the
                                 key is there. Also without any keys: a worker that forgot its own must stop there, and
                                 not take for unreadable, for good, what others can read
+    another key of that id      the same: a file was replaced, or this process has yesterday's. A payload bears a
+                                fingerprint of the key that it was encrypted with
     altered or cut              nobody can ever read it: it is handed on as it is, and the converter makes of it what
                                 it makes of every payload that cannot be read (see converter.py)
 """
@@ -27,12 +29,17 @@ if TYPE_CHECKING:
 
 VARIABLE = "HATCHWAY_PAYLOAD_KEYS"
 ENCODING = b"binary/encrypted"
-CIPHER = b"hatchway/1"
+CIPHER, EARLIER_CIPHER = b"hatchway/2", b"hatchway/1"
 """Ours, and in this form (AES-256-GCM): what another program's codec encrypts is none of our business.
 
-Short, as all of the metadata is: it comes on top of every payload, and most are a few hundred bytes.
+    hatchway/2     the key's fingerprint, nonce, ciphertext: as it is written
+    hatchway/1     nonce, ciphertext: as it was written before, and is still read
+
+Short, as all of this is: it comes on top of every payload, and most are a few hundred bytes. So the fingerprint stands
+before the data, and not under a name of its own.
 """
 ENCODING_KEY, CIPHER_KEY, ID_KEY = "encoding", "cipher", "encryption-key-id"
+FINGERPRINT_BYTES = 8
 
 
 class PayloadKeyMissing(HatchwayError):
@@ -41,7 +48,16 @@ class PayloadKeyMissing(HatchwayError):
 
 def is_encrypted(payload: Payload) -> bool:
     """Whether this is one of ours, encrypted."""
-    return payload.metadata.get(ENCODING_KEY) == ENCODING and payload.metadata.get(CIPHER_KEY) == CIPHER
+    return payload.metadata.get(ENCODING_KEY) == ENCODING and payload.metadata.get(CIPHER_KEY) in (
+        CIPHER,
+        EARLIER_CIPHER,
+    )
+
+
+def key_of(payload: Payload) -> tuple[str, bytes]:
+    """Id and fingerprint of the key that an encrypted payload names; the latter is empty in those that have none."""
+    bears_one = payload.metadata.get(CIPHER_KEY) == CIPHER
+    return key_id_of(payload), payload.data[:FINGERPRINT_BYTES] if bears_one else b""
 
 
 def key_id_of(payload: Payload) -> str:
@@ -67,24 +83,38 @@ class EncryptingCodec(PayloadCodec):
         name = key_id.encode()
         return Payload(
             metadata={ENCODING_KEY: ENCODING, CIPHER_KEY: CIPHER, ID_KEY: name},
-            data=self.ring.seal(payload.SerializeToString(), key_id, _context(name)),
+            data=self.ring.fingerprint(key_id)
+            + self.ring.seal(payload.SerializeToString(), key_id, _context(CIPHER, name)),
         )
 
     async def _opened(self, payload: Payload) -> Payload:
         from hatchway.codec_keys import Undecryptable
 
-        name = payload.metadata.get(ID_KEY, b"")
-        if not await self.ring.knows(key_id_of(payload)):
-            raise PayloadKeyMissing(
-                f"a payload is encrypted with the key {key_id_of(payload)!r}, which is not in {self.ring.path}: add it "
-                "there, and what waits for it goes on by itself"
-            )
-        opened = Payload()
+        name, (key_id, fingerprint) = payload.metadata.get(ID_KEY, b""), key_of(payload)
+        if payload.metadata[CIPHER_KEY] == CIPHER and len(fingerprint) < FINGERPRINT_BYTES:
+            return payload
+        if not await self.ring.knows(key_id, fingerprint):
+            if key_id in self.ring.ids and self.ring.has(fingerprint):
+                return payload  # it was encrypted with another key of ours: somebody has changed the id
+            raise PayloadKeyMissing(self._lacks(key_id))
+        opened, cipher = Payload(), payload.metadata[CIPHER_KEY]
         try:
-            opened.ParseFromString(self.ring.open(payload.data, key_id_of(payload), _context(name)))
+            sealed = payload.data[len(fingerprint) :]
+            opened.ParseFromString(self.ring.open(sealed, key_id, _context(cipher, name)))
         except (Undecryptable, DecodeError):
             return payload
         return opened
+
+    def _lacks(self, key_id: str) -> str:
+        if key_id in self.ring.ids:
+            return (
+                f"a payload is encrypted with a key {key_id!r} that is not the one of the same id in {self.ring.path}: "
+                "put the key there that the others have, and what waits for it goes on by itself"
+            )
+        return (
+            f"a payload is encrypted with the key {key_id!r}, which is not in {self.ring.path}: add it there, and what "
+            "waits for it goes on by itself"
+        )
 
 
 class WithoutKeys(PayloadCodec):
@@ -114,6 +144,6 @@ def codec_from(environ: Mapping[str, str] = os.environ) -> EncryptingCodec | Wit
     return EncryptingCodec(KeyRing(path))
 
 
-def _context(key_id: bytes) -> bytes:
-    """Authenticated, not encrypted: a payload under another key's name does not open."""
-    return CIPHER + b"\0" + key_id
+def _context(cipher: bytes, key_id: bytes) -> bytes:
+    """Authenticated, not encrypted: a payload under another key's name, or as another form, does not open."""
+    return cipher + b"\0" + key_id

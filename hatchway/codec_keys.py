@@ -4,6 +4,8 @@
     2026-12 q1Zt…=
     2026-06 9fB0…=
 
+A key is told by its id and a fingerprint: an id may come to stand for other bytes, when a file is replaced.
+
 The word `none` in the first line encrypts nothing and decrypts all the same: so are keys handed out before anybody uses
 them, and so is encryption turned off again.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import hashlib
 import os
 import re
 import secrets
@@ -24,6 +27,7 @@ import structlog
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from hatchway.codec import FINGERPRINT_BYTES
 from hatchway.errors import HatchwayError
 
 log = structlog.get_logger(__name__)
@@ -46,9 +50,19 @@ class Undecryptable(HatchwayError):
 
 
 @dataclass(frozen=True)
+class _Key:
+    cipher: AESGCM = field(repr=False)
+    fingerprint: bytes
+
+
+@dataclass(frozen=True)
 class _Keys:
     first: str | None
-    by_id: dict[str, AESGCM] = field(repr=False)
+    by_id: dict[str, _Key] = field(repr=False)
+
+    def has(self, key_id: str, fingerprint: bytes) -> bool:
+        key = self.by_id.get(key_id)
+        return key is not None and fingerprint in (b"", key.fingerprint)
 
 
 class KeyRing:
@@ -69,28 +83,38 @@ class KeyRing:
     def ids(self) -> list[str]:
         return list(self._keys.by_id)
 
+    def fingerprint(self, key_id: str) -> bytes:
+        """By which others see whether they have the same key. Raises KeyError."""
+        return self._keys.by_id[key_id].fingerprint
+
+    def has(self, fingerprint: bytes) -> bool:
+        """Whether any of the keys has it."""
+        return any(key.fingerprint == fingerprint for key in self._keys.by_id.values())
+
     def seal(self, data: bytes, key_id: str, context: bytes) -> bytes:
         """Nonce and ciphertext, which open only with the same context."""
         nonce = secrets.token_bytes(NONCE_BYTES)
-        return nonce + self._keys.by_id[key_id].encrypt(nonce, data, context)
+        return nonce + self._keys.by_id[key_id].cipher.encrypt(nonce, data, context)
 
     def open(self, sealed: bytes, key_id: str, context: bytes) -> bytes:
         """What `seal` was given. Raises KeyError for a key that is not known, Undecryptable."""
-        key = self._keys.by_id[key_id]
+        key = self._keys.by_id[key_id].cipher
         try:
             return key.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], context)
         except (InvalidTag, ValueError):  # ValueError: too short for a nonce
             raise Undecryptable(f"it is not what was encrypted with the key {key_id}: it was altered or cut") from None
 
-    async def knows(self, key_id: str) -> bool:
-        """Whether there is such a key by now. A file that has become unusable leaves what is known."""
-        if key_id not in self._keys.by_id and time.monotonic() - self._read_at >= READ_AGAIN_AFTER:
+    async def knows(self, key_id: str, fingerprint: bytes = b"") -> bool:
+        """Whether there is such a key by now, with that fingerprint if one is given. A file that has become unusable
+        leaves what is known.
+        """
+        if not self._keys.has(key_id, fingerprint) and time.monotonic() - self._read_at >= READ_AGAIN_AFTER:
             self._read_at = time.monotonic()
             try:
                 self._keys = await asyncio.to_thread(_read, self.path)
             except PayloadKeysError as e:
                 log.warning("the payload keys cannot be read again; those that are known stay", error=str(e))
-        return key_id in self._keys.by_id
+        return self._keys.has(key_id, fingerprint)
 
 
 def _read(path: str) -> _Keys:
@@ -120,7 +144,7 @@ def _check_owner(path: str, found: os.stat_result) -> None:
 
 def _parse(content: bytes, path: str) -> _Keys:
     first: str | None = None
-    by_id: dict[str, AESGCM] = {}
+    by_id: dict[str, _Key] = {}
     encrypts = True
     for number, line in enumerate(content.decode(errors="replace").splitlines(), 1):
         words = line.split()
@@ -137,11 +161,17 @@ def _parse(content: bytes, path: str) -> _Keys:
             raise PayloadKeysError(f"{where} an id has up to 32 letters, digits, dots, dashes and underscores")
         if key_id in by_id:
             raise PayloadKeysError(f"{where} the id {key_id} stands in an earlier line too")
-        by_id[key_id] = AESGCM(_key(text, where))
+        key = _key(text, where)
+        by_id[key_id] = _Key(AESGCM(key), _fingerprint(key))
         first = first or key_id
     if not by_id:
         raise PayloadKeysError(f"the payload keys {path} hold no key; `openssl rand -base64 32` makes one")
     return _Keys(first if encrypts else None, by_id)
+
+
+def _fingerprint(key: bytes) -> bytes:
+    """Of a hash that is used for nothing else: what it tells of a random key is that it is this one."""
+    return hashlib.sha256(b"hatchway/payload-key-fingerprint\0" + key).digest()[:FINGERPRINT_BYTES]
 
 
 def _key(text: str, where: str) -> bytes:

@@ -18,7 +18,7 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import DataConverter, DefaultFailureConverterWithEncodedAttributes
 
-from hatchway.codec import EncryptingCodec, PayloadKeyMissing, WithoutKeys, codec_from, is_encrypted, key_id_of
+from hatchway.codec import EncryptingCodec, PayloadKeyMissing, WithoutKeys, codec_from, is_encrypted, key_id_of, key_of
 
 
 class Unreadable:
@@ -85,7 +85,8 @@ async def encoded_as_now(converter: DataConverter, payloads: Sequence[Any], valu
         return False
     codec = converter.payload_codec
     key_id = codec.ring.encrypts_with if isinstance(codec, EncryptingCodec) else None
-    if any((key_id_of(payload) if is_encrypted(payload) else None) != key_id for payload in payloads):
+    key = (key_id, codec.ring.fingerprint(key_id)) if isinstance(codec, EncryptingCodec) and key_id else None
+    if any((key_of(payload) if is_encrypted(payload) else None) != key for payload in payloads):
         return False
     plain = await codec.decode(payloads) if codec else payloads
     return [payload.data for payload in plain] == [p.data for p in converter.payload_converter.to_payloads(values)]

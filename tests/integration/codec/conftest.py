@@ -23,7 +23,9 @@ async def keyed(
         path = tmp_path / file
         path.touch(mode=0o600)
         keys = {name: base64.b64encode(hashlib.sha256(name.encode()).digest()).decode() for name in names}
-        path.write_text("".join("none\n" if name == "none" else f"{name} {key}\n" for name, key in keys.items()))
+        path.write_text(
+            "".join("none\n" if name == "none" else f"{name.partition(':')[0]} {key}\n" for name, key in keys.items())
+        )
         return path
 
     namespace = (await namespaces.take()).namespace

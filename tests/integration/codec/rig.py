@@ -24,7 +24,7 @@ class Keyed:
     namespace: str
     database_url: str
     write: Callable[..., Path]
-    """Write a file of keys with these ids; the same id is the same key."""
+    """Write a file of keys with these ids; the same id is the same key, `id:anything` another one of that id."""
     exits: AsyncExitStack
     running: list[tuple[Lab, AsyncExitStack]] = field(default_factory=list)
     cloud: Cloud = field(default_factory=Cloud)

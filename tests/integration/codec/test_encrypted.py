@@ -105,7 +105,11 @@ async def _task_failures(client: Client, workflow_id: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("has", [("old",), None], ids=["another key", "no keys at all"])
+@pytest.mark.parametrize(
+    "has",
+    [("old",), ("new:yesterday", "old"), None],
+    ids=["another key", "other bytes under its id", "no keys at all"],
+)
 async def test_a_provision_waits_for_a_key_that_its_worker_lacks_and_goes_on_once_it_is_there(
     keyed: Keyed, has: tuple[str, ...] | None
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,18 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.converter import DataConverter, WithSerializationContext
 from temporalio.exceptions import ApplicationError
 
-from hatchway.codec import ENCODING, VARIABLE, EncryptingCodec, PayloadKeyMissing, WithoutKeys, codec_from, is_encrypted
+from hatchway import codec_keys
+from hatchway.codec import (
+    ENCODING,
+    VARIABLE,
+    EncryptingCodec,
+    PayloadKeyMissing,
+    WithoutKeys,
+    codec_from,
+    is_encrypted,
+)
 from hatchway.codec_keys import PayloadKeysError
-from hatchway.converter import Unreadable, converter_from, data_converter, failure_words
+from hatchway.converter import Unreadable, converter_from, data_converter, encoded_as_now, failure_words
 from hatchway.model import ProvisionRequest
 from tests.unit.codec.rig import WriteKeys
 
@@ -91,6 +101,63 @@ async def test_a_key_that_is_missing_stops_and_says_which(
 
     with pytest.raises(PayloadKeyMissing, match="'wanted'"):
         await lacking.decode([sealed], hint)
+
+
+@pytest.mark.parametrize("hint", [[ProvisionRequest], None])
+async def test_another_key_under_the_same_id_is_a_missing_key_and_no_tampering(
+    write_keys: WriteKeys, hint: list[type] | None
+) -> None:
+    """A file that was replaced, or a worker that has yesterday's: others can read it, so nothing may fail for good."""
+    (sealed,) = await converter(write_keys("a")).encode([REQUEST])
+    lacking = converter(write_keys("a:other", "b", file="lacking"))
+
+    with pytest.raises(PayloadKeyMissing, match=r"'a'.*of the same id") as missing:
+        await lacking.decode([sealed], hint)
+
+    assert "lacking" in str(missing.value)
+
+
+async def test_a_worker_with_yesterdays_file_goes_on_once_the_file_is_todays(
+    write_keys: WriteKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codec_keys, "READ_AGAIN_AFTER", 0.0)
+    (sealed,) = await converter(write_keys("a")).encode([REQUEST])
+    lacking = converter(write_keys("a:yesterday", file="lacking"))
+    write_keys("a", file="lacking")
+
+    assert await lacking.decode([sealed], [ProvisionRequest]) == [REQUEST]
+
+
+async def test_a_payload_without_a_fingerprint_opens_with_its_key(write_keys: WriteKeys) -> None:
+    """As it was written before there were any."""
+    (plain,) = await data_converter.encode([REQUEST])
+    path = write_keys("a")
+    sealed = Payload(
+        metadata={"encoding": b"binary/encrypted", "cipher": b"hatchway/1", "encryption-key-id": b"a"},
+        data=codec_keys.KeyRing(str(path)).seal(plain.SerializeToString(), "a", b"hatchway/1\0a"),
+    )
+
+    assert await converter(path).decode([sealed], [ProvisionRequest]) == [REQUEST]
+    with pytest.raises(PayloadKeyMissing):
+        await data_converter.decode([sealed], [ProvisionRequest])
+
+
+async def test_a_fingerprint_tells_keys_apart_and_nothing_of_them(write_keys: WriteKeys) -> None:
+    (first,) = await converter(write_keys("a")).encode([REQUEST])
+    (again,) = await converter(write_keys("a", file="copy")).encode([1])
+    (other,) = await converter(write_keys("a:other")).encode([REQUEST])
+    key = hashlib.sha256(b"a").digest()
+
+    assert first.data[:8] == again.data[:8] != other.data[:8]
+    assert first.data[8:20] != again.data[8:20]
+    assert not any(key[at : at + 4] in first.data or hashlib.sha256(key).digest()[:4] in first.data for at in (0, 28))
+
+
+async def test_what_is_kept_for_ever_leaves_a_key_whose_bytes_were_replaced(write_keys: WriteKeys) -> None:
+    before, now = converter(write_keys("a:before")), converter(write_keys("a", file="now"))
+
+    assert await encoded_as_now(now, await now.encode([REQUEST]), [REQUEST])
+    assert not await encoded_as_now(now, await before.encode([REQUEST]), [REQUEST])
 
 
 def altered(sealed: Payload, how: str) -> Payload:
