@@ -20,6 +20,7 @@ from hatchway.backends.ec2_client import Ec2Client, Ec2Clients, Place
 from hatchway.backends.ec2_errors import (
     Ec2Error,
     Ec2Refused,
+    Ec2TagsLost,
     Ec2Unreachable,
     ec2_error,
     tries_next_offer,
@@ -27,7 +28,16 @@ from hatchway.backends.ec2_errors import (
 )
 from hatchway.backends.ec2_exits import POLL_S, Ec2Exits, console
 from hatchway.backends.ec2_instances import GOING, LOOK_EVERY_S, Instance, Instances
-from hatchway.backends.ec2_request import Image, check_image, placements, refuse_what_cannot_run, run_instances, script
+from hatchway.backends.ec2_request import (
+    AGENT_ID,
+    INSTALLATION,
+    Image,
+    check_image,
+    placements,
+    refuse_what_cannot_run,
+    run_instances,
+    script,
+)
 from hatchway.backends.ec2_user_data import printed
 from hatchway.backends.errors import plain
 from hatchway.config.ec2_schema import Ec2LabelSet
@@ -184,6 +194,8 @@ class Ec2Backend:
         if (e := task.exception()) is not None:
             log.info("a cancelled spawn failed by itself", agent_id=agent_id, error=str(e))
         else:
+        """Terminate what EC2 shows and nothing else: it answers 403 for what it has forgotten, where the worker may
+        end only what bears its tags, and so a refusal says nothing about what is there."""
             await self._undo(self._at(place), agent_id, task.result().ref)
         raise asyncio.CancelledError
 
@@ -194,6 +206,13 @@ class Ec2Backend:
         except (Ec2Error, TimeoutError) as e:
             # The teardown that follows every cancelled spawn finds it by its tags.
             log.warning("instance of a cancelled spawn left", agent_id=agent_id, instance_id=instance_id, error=str(e))
+        # Tags can be removed by whoever may; an id cannot.
+        for one in await region.instances.by_id(seen):
+            if one.is_there:
+                raise Ec2TagsLost(
+                    f"EC2 shows {one.id} {one.state} without its tags: put back {AGENT_ID}={agent_id} and "
+                    f"{INSTALLATION}={self._installation_id}, or terminate it yourself"
+                )
 
     # ── teardown ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -214,17 +233,14 @@ class Ec2Backend:
 
     async def _end(self, region: _Region, agent_id: str, known: str | None) -> None:
         asked: set[str] = set()
-        if known is not None and await self._terminate(region, [known]):
-            asked.add(known)
-        seen: set[str] = set()
+        seen = {known} if known is not None else set()
         async for found in self._looks(region, agent_id):
-            seen |= {one.id for one in found}
-            left = {one.id for one in found if one.state not in GOING}
-            if known is not None and known not in seen | asked and await self._terminate(region, [known]):
-                asked.add(known)
-            if left - asked and await self._terminate(region, sorted(left - asked)):
-                asked |= left
-            if found and (known is None or known in seen) and not any(one.is_there for one in found):
+            shown = {one.id for one in found}
+            seen |= shown
+            for instance_id in sorted({one.id for one in found if one.state not in GOING} - asked):
+                if await self._terminate(region, instance_id):
+                    asked.add(instance_id)
+            if found and seen == shown and not any(one.is_there for one in found):
                 return
 
     async def _looks(self, region: _Region, agent_id: str) -> AsyncIterator[list[Instance]]:
@@ -238,14 +254,13 @@ class Ec2Backend:
             await asyncio.sleep(pause)
             pause = min(pause * 1.6, self._pace.longest_pause)
 
-    async def _terminate(self, region: _Region, ids: list[str]) -> bool:
-        """False: EC2 does not know them; not yet, or not any more."""
-        for instance_id in ids:
-            self._ended_by_us[instance_id] = None
+    async def _terminate(self, region: _Region, instance_id: str) -> bool:
+        """False: EC2 does not know it; not yet, or not any more."""
+        self._ended_by_us[instance_id] = None
         while len(self._ended_by_us) > REMEMBERED:
             self._ended_by_us.pop(next(iter(self._ended_by_us)))
         try:
-            await region.client.call("terminate_instances", InstanceIds=ids)
+            await region.client.call("terminate_instances", InstanceIds=[instance_id])
         except Ec2Refused as e:
             if e.not_found:
                 return False

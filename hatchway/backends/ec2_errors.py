@@ -35,6 +35,10 @@ class Ec2Unreachable(Ec2Error):
     """EC2 did not answer in time, or not at all. What was asked of it may still happen."""
 
 
+class Ec2TagsLost(Ec2Error):
+    """An instance of ours is there and bears our tags no more: whoever may end only what bears them may not end it."""
+
+
 class Ec2Refused(Ec2Error):
     """EC2 answered with an error. `code` is its own."""
 

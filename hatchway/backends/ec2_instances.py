@@ -107,16 +107,22 @@ class Instances:
         """Every instance of a scaler, whatever its state. Raises Ec2Unreachable, Ec2Refused."""
         return self._pages([_tag(SCALER, [scaler])])
 
+    async def by_id(self, ids: Iterable[str]) -> list[Instance]:
+        """Those of these ids that EC2 shows, whatever they bear and whatever their state."""
+        found, left = [], sorted(ids)
+        while left:
+            now, left = left[:VALUES], left[VALUES:]
+            found += [one async for one in self._pages([{"Name": "instance-id", "Values": now}], bears_ours=False)]
+        return found
+
     async def probe(self) -> None:
         """Return when EC2 lets this worker look. Raises Ec2Unreachable, Ec2Refused."""
         await self._client.call("describe_instances", Filters=[_tag(INSTALLATION, [self._installation_id])],
                                 MaxResults=5)  # fmt: skip
 
-    async def _pages(self, filters: list[dict[str, Any]]) -> AsyncIterator[Instance]:
-        ask: dict[str, Any] = {
-            "Filters": [_tag(INSTALLATION, [self._installation_id]), *filters],
-            "MaxResults": PAGE,
-        }
+    async def _pages(self, filters: list[dict[str, Any]], *, bears_ours: bool = True) -> AsyncIterator[Instance]:
+        ours = [_tag(INSTALLATION, [self._installation_id])] if bears_ours else []
+        ask: dict[str, Any] = {"Filters": [*ours, *filters], "MaxResults": PAGE}
         while True:
             answer = await self._client.call("describe_instances", **ask)
             page = [instance_of(one) for reservation in answer["Reservations"] for one in reservation["Instances"]]

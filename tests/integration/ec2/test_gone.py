@@ -17,6 +17,8 @@ from tests.contract.backend import Behaviour, destroy, facts_for, fresh_agent_id
 from tests.support.fake_ec2.cloud import FakeEc2
 from tests.support.fake_ec2.contract import INSTALLATION, Ec2Harness
 from tests.support.fake_ec2.specs import QUICK, ec2_scaler
+from tests.support.fake_ec2.wire import Parameters
+from tests.support.namespaces import until
 
 LATE_S = 0.4
 HASTY = replace(QUICK, visible_after=0.0)
@@ -83,6 +85,53 @@ async def test_a_slow_shutdown_is_awaited(harness: Ec2Harness, cloud: FakeEc2) -
 
 
 @pytest.mark.scenario("S04")
+async def test_an_instance_that_ended_an_hour_ago_is_gone_by_proof_and_not_by_a_refusal(
+    harness: Ec2Harness, cloud: FakeEc2
+) -> None:
+    """EC2 asks for the permission first, and that hangs on a tag: what is forgotten is answered as what is forbidden."""
+    agent_id = fresh_agent_id()
+    ref = await harness.backend.spawn(spec_for(harness, agent_id), silent)
+    (machine,) = cloud.of(agent_id)
+    cloud.end(machine)
+    await until(lambda: machine.state == "terminated", what="the instance's end")
+    cloud.forget(machine)
+
+    gone = await (await harness.another()).destroy(agent_id, facts(ref, ref.host_id), ScaleDownReason.SHUTDOWN)
+
+    assert gone == Gone()
+    assert cloud.calls["TerminateInstances"] == 0
+
+
+@pytest.mark.scenario("S04")
+@pytest.mark.parametrize("when", ["before the teardown", "while it goes"])
+async def test_an_instance_that_lost_its_tags_is_not_taken_for_gone(
+    harness: Ec2Harness, cloud: FakeEc2, when: str
+) -> None:
+    """It cannot be found by them, nor ended by whoever may end only what bears them: EC2 shows it by its id."""
+    agent_id = fresh_agent_id()
+    ref = await harness.backend.spawn(spec_for(harness, agent_id), silent)
+    (machine,) = cloud.of(agent_id)
+    tags = machine.tags
+
+    def strip(action: str, ask: Parameters, point: str) -> None:
+        if action == "TerminateInstances" and point == "before":
+            cloud.mischief.refuse("TerminateInstances", "InvalidInstanceID.NotFound")
+            machine.tags = {}
+
+    if when == "before the teardown":
+        machine.tags = {}
+    else:
+        cloud.held = strip
+
+    with pytest.raises(DestroyError, match=f"{ref.ref}.*tags"):
+        await harness.backend.destroy(agent_id, facts(ref, ref.host_id), ScaleDownReason.SHUTDOWN)
+
+    cloud.held = None
+    assert machine.lives
+    machine.tags = tags  # so that the harness can remove it
+
+
+@pytest.mark.scenario("S04")
 async def test_an_instance_that_ec2_has_forgotten_is_gone(harness: Ec2Harness, cloud: FakeEc2) -> None:
     """An hour after its end EC2 knows nothing of it, and says so for a whole batch."""
     agent_id = fresh_agent_id()
@@ -98,15 +147,18 @@ async def test_an_instance_that_ec2_has_forgotten_is_gone(harness: Ec2Harness, c
 @pytest.mark.scenario("S04")
 @pytest.mark.parametrize("action", ["TerminateInstances", "DescribeInstances"])
 @pytest.mark.parametrize(("code", "status"), [("InternalError", 500), ("UnauthorizedOperation", 403)])
+@pytest.mark.parametrize("confirmed", [True, False], ids=["with its id on the row", "with a stamp only"])
 async def test_while_ec2_refuses_nothing_is_confirmed(
-    harness: Ec2Harness, cloud: FakeEc2, action: str, code: str, status: int
+    harness: Ec2Harness, cloud: FakeEc2, action: str, code: str, status: int, confirmed: bool
 ) -> None:
     agent_id = fresh_agent_id()
-    await harness.backend.spawn(spec_for(harness, agent_id), silent)
+    ref = await harness.backend.spawn(spec_for(harness, agent_id), silent)
     cloud.mischief.refuse(action, code, status=status, times=100)
 
     with pytest.raises(DestroyError, match="not confirmed gone"):
-        await harness.backend.destroy(agent_id, facts_for(harness.backend), ScaleDownReason.SHUTDOWN)
+        await harness.backend.destroy(
+            agent_id, facts(ref if confirmed else None, ref.host_id), ScaleDownReason.SHUTDOWN
+        )
 
     assert await harness.live(agent_id) == 1
     cloud.mischief.refusals = []

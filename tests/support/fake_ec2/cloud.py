@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import math
 import shutil
 import tempfile
 import threading
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from tests.support.fake_ec2.machine import Inside
 from tests.support.fake_ec2.mischief import Mischief
+from tests.support.fake_ec2.policy import INSTALLATION, allows, authorizations, documented_policy
 from tests.support.fake_ec2.wire import Answer, Lost, Parameters, Refused, grouped, numbered, serving
 
 AMI = "ami-0123456789abcdef0"
@@ -125,6 +127,11 @@ class FakeEc2:
         with self._lock:
             self._go(machine, reason)
 
+    def forget(self, machine: Machine) -> None:
+        """As EC2 does an hour after an instance's end: it is not shown any more, by nothing."""
+        with self._lock:
+            machine.shown_at = machine.tagged_at = math.inf
+
     def user_data(self, machine: Machine) -> str:
         return base64.b64decode(machine.asked["UserData"]).decode()
 
@@ -144,6 +151,7 @@ class FakeEc2:
                 raise Refused("RequestLimitExceeded", "Request limit exceeded.", 503)
             if (refused := self.mischief.refusal_of(action, parameters)) is not None:
                 raise refused
+            self._authorize(action, parameters)
         with self._lock:
             answer = self._actions()[action](parameters)
         if self.held is not None:
@@ -153,6 +161,18 @@ class FakeEc2:
                 self.faults["lost"] += 1
                 raise Lost
         return answer
+
+    def _authorize(self, action: str, ask: Parameters) -> None:
+        """Ask IAM before anything is looked up, as EC2 does: a condition on a tag is not met by what bears none, so
+        an instance that is forgotten, or not shown yet, answers 403 and not that it does not exist."""
+        now = time.monotonic()
+        seen = {m.id: m.tags for m in self.machines.values() if max(m.shown_at, m.tagged_at) <= now}
+        asked = list(authorizations((action, ask), seen))
+        known = {m.tags.get(INSTALLATION, "") for m in self.machines.values()}
+        known |= {one.context.get(f"aws:RequestTag/{INSTALLATION}", "") for one in asked}
+        policies = [documented_policy(installation) for installation in known | {"nobody's"}]
+        if denied := [one for one in asked if not any(allows(policy, one) for policy in policies)]:
+            raise Refused("UnauthorizedOperation", f"You are not authorized to perform {denied[0].action}.", 403)
 
     def _actions(self) -> dict[str, Callable[[Parameters], Answer]]:
         return {
@@ -316,6 +336,10 @@ def _passes(machine: Machine, filters: list[tuple[str, list[str]]], now: float) 
     for name, values in filters:
         if len(values) > 200:
             raise Refused("FilterLimitExceeded", "The maximum number of filter values is 200")
+        if name in ("instance-id", "client-token"):
+            if (machine.id if name == "instance-id" else machine.token) not in values:
+                return False
+            continue
         if not name.startswith("tag:"):
             raise Refused("InvalidParameterValue", f"The filter '{name}' is invalid")
         if machine.tagged_at > now or machine.tags.get(name.removeprefix("tag:")) not in values:

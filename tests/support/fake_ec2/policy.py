@@ -6,6 +6,7 @@ each resource of a launch, `ec2:CreateTags` for what it tags, `iam:PassRole` for
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ from tests.support.fake_ec2.wire import Parameters, grouped, numbered
 DOCUMENT = Path(__file__).parents[3] / "docs" / "aws.md"
 ACCOUNT, ROLE = "123456789012", "ci-agent"
 EC2 = f"arn:aws:ec2:eu-central-1:{ACCOUNT}"
+INSTALLATION = "hatchway.installation"
 Call = tuple[str, Parameters]
 
 
@@ -31,6 +33,7 @@ class Asked:
     context: Mapping[str, str] = field(default_factory=dict)
 
 
+@functools.cache
 def documented_policy(installation: str) -> dict[str, Any]:
     """The policy of docs/aws.md, filled in as its reader is told to."""
     (block,) = re.findall(r"```json\n(\{\n  \"Version\".*?EndAndReadOnlyItsOwn.*?)```", DOCUMENT.read_text(), re.DOTALL)
