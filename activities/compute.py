@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
 from collections.abc import Mapping
@@ -16,8 +17,9 @@ from activities.errors import patiently
 from activities.failures import blames_scaler
 from activities.heartbeats import heartbeats
 from activities.models import SpawnAnswer, SpawnInput
+from activities.unwanted import Unwanted
 from hatchway.agent_env import compose_agent_env
-from hatchway.backends.base import Backend, SpawnSpec
+from hatchway.backends.base import Backend, OnEngine, Progress, SpawnSpec
 from hatchway.backends.errors import redact
 from hatchway.config.current import CurrentConfig
 from hatchway.config.schema import Config, LabelSet, Scaler, ScalerType
@@ -34,7 +36,7 @@ from hatchway.errors import (
 )
 from hatchway.labels import agent_labels
 from hatchway.metrics import Metrics
-from hatchway.model import ComputeRef, ScaleDownReason, TeardownFacts
+from hatchway.model import ComputeRef
 from hatchway.registry.auth import RegistryAuth
 from hatchway.registry.pull import Logins
 from hatchway.resources import shape
@@ -43,6 +45,7 @@ from hatchway.store.backoff import Backoff
 from hatchway.store.claims import Claims
 from hatchway.store.slots import BoundToHost, Slots, SpawnRow, Stamped
 from hatchway.store.slots import Closing as RowClosing
+from hatchway.through_cancel import to_its_end
 
 CLAIM_PREFIX_LENGTH = 12
 
@@ -86,6 +89,7 @@ class ComputeActivities:
     ) -> None:
         self._host_id = host_id
         self._backends = Backends(host_id, backends)
+        self._unwanted = Unwanted(self._backends, slots)
         self._slots = slots
         self._claims = claims
         self._config = config
@@ -108,16 +112,9 @@ class ComputeActivities:
         try:
             async with heartbeats() as progress:
                 row = await self._stamp(ask)
+                await self._stamp_engine(row)
                 spec = await self._spec(ask, row, handled)
-                compute = await self._backends.of(row.backend_type).spawn(spec, progress)
-                confirmed = await patiently(
-                    lambda: self._slots.confirm_spawned(
-                        ask.agent_id, compute.model_dump(mode="json"), ask.adoption_timeout
-                    )
-                )
-                if confirmed is None:
-                    await self._undo(row, compute)
-                    raise closing("it was closed while its compute was being made, which has been removed again")
+                compute = await self._made(ask, row, spec, progress)
         except SpawnError as e:
             await self._failed(ask, row, e.code, redact(str(e), handled))
             raise spawn_failure(e, handled) from None
@@ -136,6 +133,24 @@ class ComputeActivities:
             await self._failed(ask, row, None, words)
             raise ApplicationError(words, type=ErrorType.SPAWN_FAILED) from None
         return SpawnAnswer(compute=compute)
+
+    async def _made(self, ask: SpawnInput, row: SpawnRow, spec: SpawnSpec, progress: Progress) -> ComputeRef:
+        """The effect, and its confirmation. What becomes of it when that is cut short, or when it is not wanted any
+        more, is decided by the row, and brought to its end whatever else cuts in.
+        """
+        try:
+            compute = await self._backends.of(row.backend_type).spawn(spec, progress)
+            confirmed = await patiently(
+                lambda: self._slots.confirm_spawned(ask.agent_id, compute.model_dump(mode="json"), ask.adoption_timeout)
+            )
+        except asyncio.CancelledError:
+            await to_its_end(self._unwanted.after_a_cut(row))
+            raise
+        if confirmed is None:
+            gone = await to_its_end(self._unwanted.destroy(row, compute))
+            what_of_it = "has been removed again" if gone else "could not be removed yet"
+            raise closing(f"it was closed while its compute was being made, which {what_of_it}")
+        return compute
 
     async def _failed(self, ask: SpawnInput, row: SpawnRow | None, code: SpawnCode | None, words: str) -> None:
         """Count the attempt; let the scaler back off unless it is the job's own doing. `code` None: unforeseen."""
@@ -174,6 +189,21 @@ class ComputeActivities:
                 raise closing(f"it is closing: {reason}")
             case _:
                 raise closing("its row is gone")
+
+    async def _stamp_engine(self, row: SpawnRow) -> None:
+        """Two workers under one host id may reach two engines: the first one that is tried has it for good."""
+        backend = self._backends.of(row.backend_type)
+        if not isinstance(backend, OnEngine) or (engine := await backend.engine_id()) == row.engine:
+            return
+        bound = await patiently(lambda: self._slots.stamp_engine(row.agent_id, engine))
+        if bound is None:
+            raise closing("it was closed before an engine was asked for it")
+        if bound != engine:
+            raise TransientSpawnError(
+                SpawnCode.DAEMON_UNAVAILABLE,
+                f"an earlier attempt went to engine {bound}, and host {self._host_id} means engine {engine} to this "
+                "worker: give every engine's workers a --host-id of their own, or leave it out",
+            )
 
     async def _spec(self, ask: SpawnInput, row: SpawnRow, handled: set[str]) -> SpawnSpec:
         """Everything that the backend needs. Adds every secret value to `handled` before anything can quote it."""
@@ -253,13 +283,6 @@ class ComputeActivities:
         if not minted:
             raise closing("it was closed before its claim was minted")
         return code
-
-    async def _undo(self, row: SpawnRow, compute: ComputeRef) -> None:
-        facts = TeardownFacts(
-            backend_type=compute.backend, host_id=compute.host_id, provisioning_targets=row.provisioning_targets,
-            compute=compute,
-        )  # fmt: skip
-        await self._backends.of(row.backend_type).destroy(row.agent_id, facts, ScaleDownReason.SHUTDOWN)
 
 
 def closing(why: str) -> ApplicationError:

@@ -32,6 +32,7 @@ from hatchway.host.ending import EndedAgents, Ending
 from hatchway.host.identity import boot_id
 from hatchway.host.records import Intent, RecordDamagedError, Records, Started
 from hatchway.model import ComputeExit, ComputeRef, ScaleDownReason, TeardownFacts
+from hatchway.through_cancel import to_its_end
 
 POLL = 0.2  # seconds between two looks for agents that have ended
 HARD_AFTER = 3.0  # seconds past the grace after which the shim is taken for stuck and bypassed
@@ -70,12 +71,7 @@ class BareMetalBackend:
     async def spawn(self, spec: SpawnSpec, progress: Progress) -> ComputeRef:
         """Start the agent's process, or find it: also one that has already ended, which `exits` reports."""
         progress("starting the agent's process")
-        starting = self._in_thread(self._launcher.start, spec)
-        if not await _settle(starting):
-            return self._ref(starting.result().started)
-        if starting.exception() is None and starting.result().by_us:
-            await _settle(asyncio.ensure_future(self._stop(spec.agent_id, signal.SIGUSR1, grace=0.0)))
-        raise asyncio.CancelledError
+        return self._ref((await to_its_end(self._in_thread(self._launcher.start, spec))).started)
 
     async def destroy(self, agent_id: str, facts: TeardownFacts, reason: ScaleDownReason) -> Gone:
         """SIGTERM to the agent's group, the grace in its record, SIGKILL to its whole tree; then forget the record."""
@@ -173,14 +169,3 @@ class BareMetalBackend:
     def _in_thread(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> asyncio.Future[_T]:
         call = functools.partial(function, *args, **kwargs)
         return asyncio.get_running_loop().run_in_executor(self._threads, call)
-
-
-async def _settle(future: asyncio.Future[_T]) -> bool:
-    """Wait until it is done, through any number of cancels: a thread cannot be taken back. True if one came."""
-    cancelled = False
-    while not future.done():
-        try:
-            await asyncio.wait([future])  # unlike awaiting it, this does not pass a cancel on to it
-        except asyncio.CancelledError:
-            cancelled = True
-    return cancelled

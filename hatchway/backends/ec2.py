@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -44,6 +44,7 @@ from hatchway.config.ec2_schema import Ec2LabelSet
 from hatchway.config.schema import Scaler, ScalerType
 from hatchway.errors import DestroyError, HatchwayError, PermanentSpawnError, SpawnCode, TransientSpawnError
 from hatchway.model import ComputeExit, ComputeRef, ScaleDownReason, TeardownFacts
+from hatchway.through_cancel import to_its_end
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -60,8 +61,6 @@ class Pace:
     look_every: float = LOOK_EVERY_S
     longest_pause: float = 5.0
     """Between two looks at instances that are going."""
-    undo: float = 60.0
-    """How long a cancelled spawn waits until what it made is gone. The teardown that follows goes on from there."""
 
 
 PACE = Pace()
@@ -113,8 +112,7 @@ class Ec2Backend:
         place = self._place_of(spec.scaler)
         try:
             ec2 = refuse_what_cannot_run(spec, self._installation_id)
-            making = self._make(place, spec, ec2, progress)
-            return await self._settled(making, place, spec.agent_id)
+            return await to_its_end(self._make(place, spec, ec2, progress))
         except Ec2Refused as e:
             raise ec2_error(e) from None
         except Ec2Unreachable as e:
@@ -178,42 +176,6 @@ class Ec2Backend:
             self._images[place, ami] = _image_of(answer["Images"][0])
         return self._images[place, ami]
 
-    async def _settled(
-        self, making: Coroutine[Any, Any, ComputeRef], place: Place, agent_id: str
-    ) -> ComputeRef:  # fmt: skip
-        """The answer; a cancel waits for it first, since a call in a thread cannot be taken back, and undoes it."""
-        task = asyncio.create_task(making)
-        cancelled = False
-        while not task.done():
-            try:
-                await asyncio.wait([task])
-            except asyncio.CancelledError:
-                cancelled = True
-        if not cancelled:
-            return task.result()
-        if (e := task.exception()) is not None:
-            log.info("a cancelled spawn failed by itself", agent_id=agent_id, error=str(e))
-        else:
-        """Terminate what EC2 shows and nothing else: it answers 403 for what it has forgotten, where the worker may
-        end only what bears its tags, and so a refusal says nothing about what is there."""
-            await self._undo(self._at(place), agent_id, task.result().ref)
-        raise asyncio.CancelledError
-
-    async def _undo(self, region: _Region, agent_id: str, instance_id: str) -> None:
-        try:
-            async with asyncio.timeout(self._pace.undo):
-                await self._end(region, agent_id, instance_id)
-        except (Ec2Error, TimeoutError) as e:
-            # The teardown that follows every cancelled spawn finds it by its tags.
-            log.warning("instance of a cancelled spawn left", agent_id=agent_id, instance_id=instance_id, error=str(e))
-        # Tags can be removed by whoever may; an id cannot.
-        for one in await region.instances.by_id(seen):
-            if one.is_there:
-                raise Ec2TagsLost(
-                    f"EC2 shows {one.id} {one.state} without its tags: put back {AGENT_ID}={agent_id} and "
-                    f"{INSTALLATION}={self._installation_id}, or terminate it yourself"
-                )
-
     # ── teardown ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def destroy(self, agent_id: str, facts: TeardownFacts, reason: ScaleDownReason) -> Gone:
@@ -232,6 +194,8 @@ class Ec2Backend:
         return Gone()
 
     async def _end(self, region: _Region, agent_id: str, known: str | None) -> None:
+        """Terminate what EC2 shows and nothing else: it answers 403 for what it has forgotten, where the worker may
+        end only what bears its tags, and so a refusal says nothing about what is there."""
         asked: set[str] = set()
         seen = {known} if known is not None else set()
         async for found in self._looks(region, agent_id):
@@ -242,6 +206,13 @@ class Ec2Backend:
                     asked.add(instance_id)
             if found and seen == shown and not any(one.is_there for one in found):
                 return
+        # Tags can be removed by whoever may; an id cannot.
+        for one in await region.instances.by_id(seen):
+            if one.is_there:
+                raise Ec2TagsLost(
+                    f"EC2 shows {one.id} {one.state} without its tags: put back {AGENT_ID}={agent_id} and "
+                    f"{INSTALLATION}={self._installation_id}, or terminate it yourself"
+                )
 
     async def _looks(self, region: _Region, agent_id: str) -> AsyncIterator[list[Instance]]:
         """Look ever less often, for as long as there is something, or as EC2 may yet come to show something."""

@@ -48,6 +48,7 @@ from hatchway.model import ComputeExit, ComputeRef, ScaleDownReason, TeardownFac
 from hatchway.sealed_claims import ClaimKeyError, seal_claim
 from hatchway.secrets.resolver import Purpose, SecretResolver
 from hatchway.secrets.secret import Secret
+from hatchway.through_cancel import to_its_end
 
 T = TypeVar("T")
 
@@ -200,7 +201,8 @@ class EventBackend:
         """Send it to a target that only takes it, with a few tries. Raises SpawnError."""
         for tried in range(1, TRIES + 1):
             try:
-                return await self._send(target, event, settings)
+                # Cut off, it might still arrive: after the teardown's word, which would then count for nothing.
+                return await to_its_end(self._send(target, event, settings))
             except TransientSpawnError as e:
                 if tried == TRIES or e.retry_after is not None:
                     raise

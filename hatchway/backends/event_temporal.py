@@ -13,9 +13,9 @@ Hatchway's own namespace, which is never a target itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
 from temporalio.common import WorkflowIDReusePolicy
@@ -34,8 +34,7 @@ from hatchway.backends.event_temporal_calls import (
 )
 from hatchway.errors import PermanentSpawnError, SpawnCode, SpawnError, TransientSpawnError
 from hatchway.events import ScaleDown, ScaleUp
-
-T = TypeVar("T")
+from hatchway.through_cancel import to_its_end
 
 SCALE_DOWN_S = 20.0
 """How long one attempt of a teardown waits: less than its first round, so that the round ends with our words."""
@@ -66,15 +65,13 @@ async def scale_up(
 ) -> None:
     """Return once the customer's workflow has completed. Raises SpawnError, also when that takes more than `limit`.
 
-    Cancelled, it cancels that workflow, waits for its end, and lets the cancellation through; unless that workflow had
-    completed by then: what it has made stands, and is for whoever takes it up, or tears it down.
+    Cancelled, it leaves that workflow alone, for whoever takes the agent up, or tears it down.
     """
     workflow_id = scale_up_id(event.agent_id)
-    starting = asyncio.ensure_future(
-        start(place, workflow_id, event, WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY)
-    )
+    starting = start(place, workflow_id, event, WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY)
     try:
-        handle = await asyncio.shield(starting)
+        # A start on its way to the server would come after the teardown's cancel, and stand.
+        handle = await to_its_end(starting)
         emitted()
         say(f"{workflow_id} was started in namespace {place.target.namespace}")
         await end_of(place, handle, limit, say)
@@ -82,21 +79,6 @@ async def scale_up(
         return  # an earlier attempt's, which has completed since
     except WorkflowFailureError as e:
         raise _spawn_failure(place, workflow_id, e) from None
-    except asyncio.CancelledError:
-        if await _through_cancel(_completed_all_the_same(place, event.agent_id, starting)):
-            return
-        raise
-
-
-async def _completed_all_the_same(place: Place, agent_id: str, starting: asyncio.Future[Any]) -> bool:
-    await asyncio.wait([starting])  # a start on its way to the server would come after our cancel, and stand
-    starting.exception()
-    await _call_off(place, agent_id)
-    try:
-        found = await described(place.handle(scale_up_id(agent_id)))
-    except RPCError:
-        return False  # its server is away: the teardown or the attempt that follows asks again
-    return found is not None and found.status is WorkflowExecutionStatus.COMPLETED
 
 
 def _spawn_failure(place: Place, workflow_id: str, error: WorkflowFailureError) -> SpawnError:
@@ -124,7 +106,7 @@ async def _call_off(place: Place, agent_id: str) -> bool:
     except TimeoutError:
         return False
     except RPCError:
-        return False  # its server is away: the teardown, which follows, asks again
+        return False  # its server is away: the next attempt asks again
 
 
 async def _cancel(handle: WorkflowHandle[Any, Any]) -> None:
@@ -133,17 +115,6 @@ async def _cancel(handle: WorkflowHandle[Any, Any]) -> None:
     except RPCError as e:
         if e.status is not RPCStatusCode.NOT_FOUND:  # it has ended meanwhile
             raise
-
-
-async def _through_cancel(step: Coroutine[Any, Any, T]) -> T:
-    """Finish a bounded step though this task has been cancelled, and may be once more."""
-    task = asyncio.ensure_future(step)
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError:
-            continue
-    return task.result()
 
 
 # ── scale-down ──────────────────────────────────────────────────────────────────────────────────────────────────

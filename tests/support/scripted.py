@@ -84,11 +84,7 @@ class ScriptedBackend:
         progress("creating")
         await self.before_create(spec.agent_id)
         self.cloud.create(spec.agent_id, self.host)
-        try:
-            await self.after_create(spec.agent_id)
-        except asyncio.CancelledError:
-            self.cloud.remove(spec.agent_id, self.host)
-            raise
+        await self.after_create(spec.agent_id)
         return ComputeRef(backend="bare-metal", ref=spec.agent_id, host_id=self.host)
 
     async def destroy(self, agent_id: str, facts: TeardownFacts, reason: ScaleDownReason) -> Gone | Accepted:

@@ -14,6 +14,7 @@ import hatchway.agent
 from hatchway.backends.base import Accepted, Gone, OwnedCompute, Progress, SpawnSpec
 from hatchway.errors import DestroyError, SpawnCode, TransientSpawnError
 from hatchway.model import ComputeExit, ComputeRef, ScaleDownReason, TeardownFacts
+from hatchway.through_cancel import to_its_end
 
 KIND = "container"
 """The scaler's type under which the worker reaches it."""
@@ -41,20 +42,18 @@ class CloudBackend:
     async def spawn(self, spec: SpawnSpec, progress: Progress) -> ComputeRef:
         progress("creating the machine")
         try:
-            await self._call(
-                "create",
-                agent_id=spec.agent_id,
-                installation=spec.installation_id,
-                scaler=spec.scaler.name,
-                env={"PATH": PATH, **spec.env},
-                command=[sys.executable, "-I", str(Path(hatchway.agent.__file__))],
+            await to_its_end(
+                self._call(
+                    "create",
+                    agent_id=spec.agent_id,
+                    installation=spec.installation_id,
+                    scaler=spec.scaler.name,
+                    env={"PATH": PATH, **spec.env},
+                    command=[sys.executable, "-I", str(Path(hatchway.agent.__file__))],
+                )
             )
         except httpx.HTTPError as e:
             raise TransientSpawnError(SpawnCode.DAEMON_UNAVAILABLE, f"the cloud failed: {type(e).__name__}") from None
-        except asyncio.CancelledError:
-            # As far as it answers; the teardown comes after this anyway.
-            await asyncio.wait([asyncio.ensure_future(self._call("destroy", agent_id=spec.agent_id))], timeout=CALL_S)
-            raise
         return self.ref(spec.agent_id)
 
     async def destroy(self, agent_id: str, facts: TeardownFacts, reason: ScaleDownReason) -> Gone | Accepted:
