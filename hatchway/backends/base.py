@@ -41,6 +41,8 @@ class SpawnSpec:
     """How long this attempt may take; None: the scaler's `spawnTimeoutSeconds`."""
     max_lifetime: timedelta | None = None
     """Of the agent, from its adoption on. None: without a bound."""
+    adoption_timeout: timedelta | None = None
+    """How long after the confirmed spawn it may be adopted; None: the scaler's `adoptionTimeoutSeconds`."""
 
 
 class Progress(Protocol):
@@ -80,7 +82,8 @@ class Backend(Protocol):
         """Start the agent's compute, or find the one that an earlier attempt started. Idempotent by `spec.agent_id`.
 
         Raises PermanentSpawnError or TransientSpawnError. Nothing half-made is left behind by a failure.
-        A cancelled call removes what it made before it lets the cancellation through.
+        A cancelled call lets the cancellation through once nothing that it asked for can still come up, and leaves
+        what there is: another attempt may have taken that over, and its agent be at work. Who called decides.
         """
         ...
 
@@ -106,6 +109,17 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Let go of connections and threads. Touches no compute."""
+        ...
+
+
+@runtime_checkable
+class OnEngine(Protocol):
+    """A backend whose host id may come to mean another engine than it did: an operator gives the one and edits the
+    other. What is not there is gone only where the engine is the one that the agent was spawned on.
+    """
+
+    async def engine_id(self) -> str:
+        """The engine's own id. Raises TransientSpawnError while it does not say."""
         ...
 
 
