@@ -50,6 +50,7 @@ from hatchway.errors import (
 )
 from hatchway.model import ComputeExit, ComputeRef, ScaleDownReason, TeardownFacts
 from hatchway.registry.reference import parse_reference
+from hatchway.through_cancel import to_its_end
 
 log = structlog.get_logger(__name__)
 
@@ -130,7 +131,7 @@ class ContainerBackend:
         image = await self._images.ensure(_wanted(spec), progress)
         progress(f"starting {spec.image}")
         try:
-            return await _settled(asyncio.create_task(self._make(spec, image)), undo=self._remove_own)
+            return await to_its_end(self._make(spec, image))
         except EngineRefused as e:
             if not e.name_in_use:
                 raise
@@ -149,8 +150,7 @@ class ContainerBackend:
             )
         if found[0]["State"] in ("created", "configured", "initialized"):
             image, attachment = await self._image_of(found[0]), await self._attach(spec, container_id)
-            starting = asyncio.create_task(self._start(spec, container_id, image, attachment))
-            await _settled(starting, undo=self._remove_own)
+            await to_its_end(self._start(spec, container_id, image, attachment))
         log.info("container_taken_over", agent_id=spec.agent_id, container_id=container_id, state=found[0]["State"])
         return container_id
 
@@ -337,23 +337,3 @@ def _is_leaving(container: dict[str, Any]) -> bool:
 def _remove_unstarted(client: Client, container_id: str) -> None:
     """Undo a create whose answer came too late. Not by force: the next attempt may have found and started it."""
     client.remove_container(container_id, v=True, force=False)
-
-
-async def _settled(making: asyncio.Task[str], undo: Callable[[str], Any]) -> str:
-    """The task's result. A cancellation waits for it, undoes it, and only then goes on; further cancels wait too."""
-    cancelled: asyncio.CancelledError | None = None
-    while not making.done():
-        try:
-            await asyncio.wait({making})
-        except asyncio.CancelledError as e:
-            cancelled = e
-    if cancelled is None:
-        return making.result()
-    if not making.cancelled() and making.exception() is None:
-        undoing = asyncio.ensure_future(undo(making.result()))
-        while not undoing.done():
-            try:
-                await asyncio.wait({undoing})
-            except asyncio.CancelledError as e:
-                cancelled = e
-    raise cancelled
