@@ -233,6 +233,7 @@ class ComputeActivities:
             stop_grace=scaler.stop_grace,
             time_limit=ask.spawn_timeout,
             max_lifetime=ask.request.max_lifetime or scaler.max_lifetime,
+            adoption_timeout=ask.adoption_timeout,
         )
 
     async def _credentials(

@@ -95,6 +95,8 @@ def refuse_what_cannot_run(spec: SpawnSpec, installation_id: str) -> Ec2LabelSet
             f"{', '.join(secret)} would put a secret into user data, which whoever may describe the instance can read: "
             "give the instance a profile and let the job fetch it"
         )
+    elif (problem := _outlives(spec, ec2)) is not None:
+        pass
     elif scaler.endpoint_url is None and _only_loopback(spec.env.get(ORCHESTRATOR_URL, "")):
         problem = (
             "the gateway's address is a loopback address, which on an instance is the instance itself: set the "
@@ -103,6 +105,23 @@ def refuse_what_cannot_run(spec: SpawnSpec, installation_id: str) -> Ec2LabelSet
     if problem is not None or ec2 is None:
         raise PermanentSpawnError(SpawnCode.INVALID_SPEC, problem or "")
     return ec2
+
+
+def _outlives(spec: SpawnSpec, ec2: Ec2LabelSet) -> str | None:
+    """The configuration's own times are held to each other at load; a request may bring longer ones."""
+    if ec2.max_instance_seconds is None or spec.max_lifetime is None:
+        return None
+    needed = int((_adoption_timeout(spec) + spec.max_lifetime).total_seconds())
+    if needed <= ec2.max_instance_seconds:
+        return None
+    return (
+        f"the time to be adopted in and the lifetime make {needed} s, and maxInstanceSeconds of its label set ends the "
+        f"instance after {ec2.max_instance_seconds}, under a job that may still run: ask for less, or raise it"
+    )
+
+
+def _adoption_timeout(spec: SpawnSpec) -> timedelta:
+    return spec.adoption_timeout or timedelta(seconds=spec.scaler.adoption_timeout_seconds)
 
 
 def _holds_secret(spec: SpawnSpec, value: str) -> bool:
@@ -136,7 +155,7 @@ def lifetime(spec: SpawnSpec, ec2: Ec2LabelSet) -> timedelta | None:
         return timedelta(seconds=ec2.max_instance_seconds)
     if spec.max_lifetime is None or spec.job_id is None:
         return None
-    return timedelta(seconds=spec.scaler.adoption_timeout_seconds) + spec.max_lifetime + spec.stop_grace + BOOT
+    return _adoption_timeout(spec) + spec.max_lifetime + spec.stop_grace + BOOT
 
 
 def script(spec: SpawnSpec, ec2: Ec2LabelSet, region: str) -> str:

@@ -56,7 +56,8 @@ def _check_label_set(scaler: Scaler, label_set: LabelSet) -> Iterator[Problem]:
         yield ("ec2",), "is required: `ami`, `offers`, `subnets` and `securityGroups` of the instances"
         return
     for path, message in (
-        *_check_offers(ec2.offers), *_check_user_data(ec2), *_check_tags(ec2), *_check_lifetime(scaler, ec2)
+        *_check_offers(ec2.offers), *_check_user_data(ec2), *_check_tags(ec2),
+        *_check_lifetime(scaler, label_set, ec2),
     ):  # fmt: skip
         yield ("ec2", *path), message
     if ec2.root_volume.kms_key_id is not None and not ec2.root_volume.encrypted:
@@ -99,13 +100,22 @@ def _check_tags(ec2: Ec2LabelSet) -> Iterator[Problem]:
             yield ("tags", key), "is reserved: instances are found again by tags of these names"
 
 
-def _check_lifetime(scaler: Scaler, ec2: Ec2LabelSet) -> Iterator[Problem]:
-    if ec2.max_instance_seconds is None or scaler.max_lifetime_seconds is None:
+def _check_lifetime(scaler: Scaler, label_set: LabelSet, ec2: Ec2LabelSet) -> Iterator[Problem]:
+    if ec2.max_instance_seconds is None:
+        return
+    path: Path_ = ("maxInstanceSeconds",)
+    if scaler.warm_label_set is label_set:
+        yield (
+            path,
+            "counts from the boot, and a warm agent may idle for as long as it likes before its job: it would be ended "
+            "at work; leave it out here, or give the warm pool a label set of its own",
+        )
+    if scaler.max_lifetime_seconds is None:
         return
     needed = scaler.adoption_timeout_seconds + scaler.max_lifetime_seconds
     if ec2.max_instance_seconds < needed:
         yield (
-            ("maxInstanceSeconds",),
+            path,
             f"is less than adoptionTimeoutSeconds and maxLifetimeSeconds together ({needed}): the instance would end "
             "under a job that may still run",
         )

@@ -47,6 +47,17 @@ async def test_a_job_runs_on_an_instance_that_is_gone_when_it_is_done(stack_of: 
     assert cloud.there() == []
 
 
+async def test_a_requests_own_times_are_those_of_its_instance(stack_of: Run, cloud: FakeEc2) -> None:
+    async with stack_of("true", maxLifetimeSeconds=600) as stack:
+        started = await stack.provision(job_id="job-1", max_lifetime=3600, adoption_timeout=7200)
+        await stack.hatchway.outcome(started)
+        await stack.nothing_left()
+
+    (machine,) = cloud.of(started.agent_id)
+    assert machine.inside is not None
+    assert machine.inside.switched[0] == ["-P", "+191"]  # 7200 s until adopted, 3600 of work, 30 of grace, 600 beyond
+
+
 @pytest.mark.scenario("S41")
 async def test_the_claim_is_in_the_user_data_and_nowhere_else(stack_of: Run, cloud: FakeEc2) -> None:
     leak = 'env; cat /proc/self/environ; echo "$KICI_SCALER_CLAIM_CODE"; sleep 1; exit 1'

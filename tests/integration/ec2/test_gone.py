@@ -13,7 +13,7 @@ from hatchway.backends.ec2 import Ec2Backend, Pace
 from hatchway.config.schema import Scaler
 from hatchway.errors import DestroyError
 from hatchway.model import ComputeRef, ScaleDownReason, TeardownFacts
-from tests.contract.backend import Behaviour, destroy, facts_for, fresh_agent_id, silent, spec_for
+from tests.contract.backend import destroy, facts_for, fresh_agent_id, silent, spec_for
 from tests.support.fake_ec2.cloud import FakeEc2
 from tests.support.fake_ec2.contract import INSTALLATION, Ec2Harness
 from tests.support.fake_ec2.specs import QUICK, ec2_scaler
@@ -88,7 +88,7 @@ async def test_a_slow_shutdown_is_awaited(harness: Ec2Harness, cloud: FakeEc2) -
 async def test_an_instance_that_ended_an_hour_ago_is_gone_by_proof_and_not_by_a_refusal(
     harness: Ec2Harness, cloud: FakeEc2
 ) -> None:
-    """EC2 asks for the permission first, and that hangs on a tag: what is forgotten is answered as what is forbidden."""
+    """EC2 asks for the permission first, which hangs on a tag: what is forgotten is answered as what is forbidden."""
     agent_id = fresh_agent_id()
     ref = await harness.backend.spawn(spec_for(harness, agent_id), silent)
     (machine,) = cloud.of(agent_id)
@@ -229,19 +229,3 @@ async def test_a_list_that_breaks_off_is_no_list(harness: Ec2Harness, cloud: Fak
         _ = [one async for one in harness.backend.owned()]
 
     cloud.mischief.page = 1000
-
-
-@pytest.mark.scenario("S18")
-async def test_a_spawn_that_is_cancelled_while_ec2_answers_leaves_nothing(harness: Ec2Harness, cloud: FakeEc2) -> None:
-    agent_id = fresh_agent_id()
-    cloud.mischief.late_s = LATE_S
-    spawning = asyncio.ensure_future(harness.backend.spawn(spec_for(harness, agent_id, Behaviour.RUNS), silent))
-    while not cloud.of(agent_id):
-        await asyncio.sleep(0.005)
-
-    spawning.cancel()
-    await asyncio.wait([spawning])
-
-    if not spawning.cancelled():
-        await destroy(harness.backend, agent_id)
-    assert await harness.remains(agent_id) == []

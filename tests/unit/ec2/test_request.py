@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -190,3 +191,32 @@ def test_the_instances_own_time_limit_never_ends_a_job_that_may_still_run(name: 
     one, limit = LIMITS[name]
 
     assert lifetime(one, ec2_of(one)) == limit
+
+
+def test_an_agent_that_may_be_awaited_for_longer_gets_that_time_on_its_instance_too() -> None:
+    """Of a request's own adoption timeout: else a job that began late would lose its machine at work."""
+    one = replace(spec(max_lifetime=HOUR), adoption_timeout=2 * HOUR)
+
+    assert lifetime(one, ec2_of(one)) == 3 * HOUR + timedelta(seconds=1 + 600)
+
+
+OUTLIVED = {
+    "a lifetime": spec(max_lifetime=HOUR, ec2={"maxInstanceSeconds": 3600}),
+    "a time to be adopted in": replace(
+        spec(max_lifetime=HOUR / 2, ec2={"maxInstanceSeconds": 3600}), adoption_timeout=HOUR
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OUTLIVED)
+def test_a_request_that_may_outlive_its_instance_is_refused_with_the_numbers(name: str) -> None:
+    with pytest.raises(PermanentSpawnError, match=r"maxInstanceSeconds.*3600") as raised:
+        refuse_what_cannot_run(OUTLIVED[name], "installation-1")
+
+    assert raised.value.code is SpawnCode.INVALID_SPEC
+
+
+def test_a_request_that_fits_into_the_instances_time_is_let_through() -> None:
+    one = spec(max_lifetime=HOUR, ec2={"maxInstanceSeconds": 3900})
+
+    assert refuse_what_cannot_run(one, "installation-1") == ec2_of(one)
