@@ -11,14 +11,18 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import temporalio.api.common.v1
 from temporalio.api.failure.v1 import Failure
 from temporalio.contrib.pydantic import PydanticPayloadConverter
-from temporalio.converter import DataConverter, DefaultFailureConverterWithEncodedAttributes
+from temporalio.converter import DataConverter, DefaultFailureConverter, FailureConverter, PayloadConverter
+from temporalio.exceptions import ApplicationError
 
 from hatchway.codec import EncryptingCodec, PayloadKeyMissing, WithoutKeys, codec_from, is_encrypted, key_id_of, key_of
+
+if TYPE_CHECKING:
+    from hatchway.codec_keys import KeyRing
 
 
 class Unreadable:
@@ -45,7 +49,43 @@ class LenientPayloadConverter(PydanticPayloadConverter):
             return Unreadable()
 
 
-data_converter = DataConverter(payload_converter_class=LenientPayloadConverter, payload_codec=WithoutKeys())
+class Failures(DefaultFailureConverter):
+    """Names the failure of an activity whose input could not be decrypted.
+
+    The SDK puts an error without a type around what the codec raised, and retry policies know failures by their type.
+    """
+
+    def to_failure(self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure) -> None:
+        super().to_failure(exception, payload_converter, failure)
+        unnamed = isinstance(exception, ApplicationError) and exception.type is None
+        if unnamed and isinstance(exception.__cause__, PayloadKeyMissing):
+            failure.application_failure_info.type = PayloadKeyMissing.__name__
+
+
+def _failures_of(ring: KeyRing) -> type[FailureConverter]:
+    """A class, as the SDK wants one: its failures are encrypted when the ring encrypts as they are made.
+
+    Their messages and stacks become a payload, which the codec then encrypts as any other. Not decided once: a ring is
+    read again while its process runs.
+    """
+
+    class FailuresOfRing(Failures):
+        def __init__(self) -> None:
+            super().__init__()
+            self._sealing = Failures(encode_common_attributes=True)
+
+        def to_failure(self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure) -> None:
+            if ring.encrypts_with is None:
+                super().to_failure(exception, payload_converter, failure)
+            else:
+                self._sealing.to_failure(exception, payload_converter, failure)
+
+    return FailuresOfRing
+
+
+data_converter = DataConverter(
+    payload_converter_class=LenientPayloadConverter, payload_codec=WithoutKeys(), failure_converter_class=Failures
+)
 """Of a process without payload keys."""
 
 
@@ -57,10 +97,7 @@ def converter_from(environ: Mapping[str, str] = os.environ) -> DataConverter:
     codec = codec_from(environ)
     if not isinstance(codec, EncryptingCodec):
         return data_converter
-    with_keys = replace(data_converter, payload_codec=codec)
-    if codec.ring.encrypts_with is None:
-        return with_keys
-    return replace(with_keys, failure_converter_class=DefaultFailureConverterWithEncodedAttributes)
+    return replace(data_converter, payload_codec=codec, failure_converter_class=_failures_of(codec.ring))
 
 
 async def failure_words(converter: DataConverter, failure: Failure) -> str:

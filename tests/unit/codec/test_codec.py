@@ -232,6 +232,25 @@ async def test_failures_stay_legible_while_nothing_is_encrypted(write_keys: Writ
     assert (await failure(converter(write_keys("none", "a")))).message == f"message {MARKER}"
 
 
+async def test_failures_follow_the_file_when_it_is_read_again(
+    write_keys: WriteKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Encryption comes on, and goes off, with whatever has the file read again: payloads and failures alike."""
+    monkeypatch.setattr(codec_keys, "READ_AGAIN_AFTER", 0.0)
+    running = converter(write_keys("none", "a"))
+    before = await failure(running)
+
+    write_keys("b", "a")
+    await running.decode(await converter(write_keys("b", file="others")).encode([1]))
+    on = await failure(running)
+    write_keys("none", "a", "b", "c")
+    await running.decode(await converter(write_keys("c", file="others")).encode([1]))
+    off = await failure(running)
+
+    assert [MARKER.encode() in one.SerializeToString() for one in (before, on, off)] == [True, False, True]
+    assert {await failure_words(running, one) for one in (before, on, off)} == {f"message {MARKER}"}
+
+
 def test_the_codec_takes_no_context(write_keys: WriteKeys) -> None:
     """Workflows run without one, see hatchway/runner.py."""
     codec = converter(write_keys("a")).payload_codec
