@@ -304,6 +304,7 @@ def _image_of(described: Mapping[str, Any]) -> Image:
         root_device=str(described.get("RootDeviceName") or "/dev/xvda"),
         architecture=str(described.get("Architecture", "")),
         windows=str(described.get("Platform", "")).lower() == "windows",
+        volumes=tuple(str(one["DeviceName"]) for one in described.get("BlockDeviceMappings", []) if "Ebs" in one),
     )
 
 

@@ -38,6 +38,8 @@ class Image:
     root_device: str
     architecture: str
     windows: bool
+    volumes: tuple[str, ...] = ()
+    """The devices that it makes a volume for, the root's among them."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,10 @@ def run_instances(spec: SpawnSpec, ec2: Ec2LabelSet, image: Image, placement: Pl
         "InstanceInitiatedShutdownBehavior": "terminate",
         # One hop: a container on the instance does not reach the instance's role.
         "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": "required", "HttpPutResponseHopLimit": 1},
-        "BlockDeviceMappings": [{"DeviceName": image.root_device, "Ebs": _root(ec2)}],
+        "BlockDeviceMappings": [
+            {"DeviceName": image.root_device, "Ebs": _root(ec2)},
+            *({"DeviceName": one, "Ebs": _further(ec2)} for one in image.volumes if one != image.root_device),
+        ],
         "TagSpecifications": [{"ResourceType": kind, "Tags": tags} for kind in ("instance", "volume")],
     }
     if ec2.instance_profile is not None:
@@ -222,6 +227,16 @@ def _root(ec2: Ec2LabelSet) -> Mapping[str, Any]:
     if volume.kms_key_id is not None:
         root["KmsKeyId"] = volume.kms_key_id
     return root
+
+
+def _further(ec2: Ec2LabelSet) -> Mapping[str, Any]:
+    """Of the image's other volumes, which are as large as it says. It may say that one stays when its instance goes."""
+    volume: dict[str, Any] = {"DeleteOnTermination": True}
+    if ec2.root_volume.encrypted:  # never said the other way round: EC2 refuses that for an encrypted snapshot
+        volume["Encrypted"] = True
+        if ec2.root_volume.kms_key_id is not None:
+            volume["KmsKeyId"] = ec2.root_volume.kms_key_id
+    return volume
 
 
 def _spot(offer: Offer) -> Mapping[str, Any]:

@@ -13,10 +13,11 @@ from hatchway.backends.ec2 import Ec2Backend, Pace
 from hatchway.config.schema import Scaler
 from hatchway.errors import DestroyError
 from hatchway.model import ComputeRef, ScaleDownReason, TeardownFacts
-from tests.contract.backend import destroy, facts_for, fresh_agent_id, silent, spec_for
+from tests.contract.backend import destroy, environment_for, facts_for, fresh_agent_id, silent, spec_for
 from tests.support.fake_ec2.cloud import FakeEc2
 from tests.support.fake_ec2.contract import INSTALLATION, Ec2Harness
-from tests.support.fake_ec2.specs import QUICK, ec2_scaler
+from tests.support.fake_ec2.images import DATA_AMI
+from tests.support.fake_ec2.specs import QUICK, ec2_scaler, ec2_spec
 from tests.support.fake_ec2.wire import Parameters
 from tests.support.namespaces import until
 
@@ -174,6 +175,25 @@ async def test_a_teardown_ends_every_instance_that_bears_the_agents_id(harness: 
     await harness.backend.destroy(agent_id, facts(ref, ref.host_id), ScaleDownReason.SHUTDOWN)
 
     assert [one.state for one in cloud.of(agent_id)] == ["terminated", "terminated"]
+
+
+@pytest.mark.parametrize("encrypted", [True, False])
+async def test_no_volume_of_an_image_outlives_its_instance(
+    harness: Ec2Harness, cloud: FakeEc2, encrypted: bool
+) -> None:  # fmt: skip
+    """An image says for each of its volumes whether it goes with the instance: one that stays would cost for ever."""
+    agent_id = fresh_agent_id()
+    ec2 = {"ami": DATA_AMI, "userData": "exec sleep 3600", "rootVolume": {"encrypted": encrypted}}
+    spec = ec2_spec(ec2_scaler(cloud.url, ec2=ec2), agent_id, environment_for(agent_id), INSTALLATION)
+    await harness.backend.spawn(spec, silent)
+
+    await destroy(harness.backend, agent_id)
+
+    (machine,) = cloud.of(agent_id)
+    assert {one.device: one.encrypted for one in machine.volumes} == dict.fromkeys(
+        ("/dev/xvda", "/dev/sdf", "/dev/sdg"), encrypted
+    )
+    assert cloud.volumes_left() == []
 
 
 async def test_an_agent_whose_row_names_another_region_is_looked_for_there(

@@ -21,22 +21,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tests.support.fake_ec2.images import IMAGES, Volume, volumes_of
 from tests.support.fake_ec2.machine import Inside
 from tests.support.fake_ec2.mischief import Mischief
 from tests.support.fake_ec2.policy import INSTALLATION, allows, authorizations, documented_policy
 from tests.support.fake_ec2.wire import Answer, Lost, Parameters, Refused, grouped, numbered, serving
 
-AMI = "ami-0123456789abcdef0"
-ARM_AMI = "ami-0123456789abcdef1"
-WINDOWS_AMI = "ami-0123456789abcdef2"
-IMAGES = {
-    AMI: {"imageId": AMI, "rootDeviceName": "/dev/xvda", "architecture": "x86_64", "imageState": "available"},
-    ARM_AMI: {"imageId": ARM_AMI, "rootDeviceName": "/dev/sda1", "architecture": "arm64", "imageState": "available"},
-    WINDOWS_AMI: {
-        "imageId": WINDOWS_AMI, "rootDeviceName": "/dev/sda1", "architecture": "x86_64", "platform": "windows",
-        "imageState": "available",
-    },
-}  # fmt: skip
 CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 AGENT_ID = "kici-agent-id"
 EFFECTS = frozenset({"RunInstances", "TerminateInstances"})
@@ -53,6 +43,7 @@ class Machine:
     tagged_at: float
     boots_at: float
     inside: Inside | None
+    volumes: list[Volume] = field(default_factory=list)
     state: str = "pending"
     reason: tuple[str, str] | None = None
     goes_at: float | None = None
@@ -121,6 +112,12 @@ class FakeEc2:
     def there(self) -> list[Machine]:
         with self._lock:
             return [m for m in self.machines.values() if m.state != "terminated"]
+
+    def volumes_left(self) -> list[str]:
+        """Those that cost on, though the instance that they were made for is terminated."""
+        with self._lock:
+            ended = [machine for machine in self.machines.values() if machine.state == "terminated"]
+            return [f"{m.id} {one.device}" for m in ended for one in m.volumes if not one.goes_with_it]
 
     def end(self, machine: Machine, reason: str = "Client.UserInitiatedShutdown") -> None:
         """As somebody else, or EC2 itself, would end it."""
@@ -221,6 +218,7 @@ class FakeEc2:
             shown_at=shown_at,
             tagged_at=shown_at + self.mischief.delay(),
             boots_at=now + self.mischief.boot_s,
+            volumes=volumes_of(ask),
             inside=Inside(self.directory / instance_id, instance_id, user_data.decode("utf-8", "surrogateescape"))
             if self.boots
             else None,

@@ -9,7 +9,7 @@ from typing import Any
 from hatchway.backends.base import SpawnSpec
 from hatchway.backends.ec2 import Pace
 from hatchway.config.schema import LabelSet, Scaler
-from tests.support.fake_ec2.cloud import AMI
+from tests.support.fake_ec2.images import AMI
 
 SCALER = "aws"
 REGION = "eu-central-1"

@@ -70,6 +70,18 @@ def test_an_instance_has_no_key_one_metadata_hop_an_encrypted_root_and_ends_when
     assert (ask["MinCount"], ask["MaxCount"]) == (1, 1)
 
 
+def test_an_images_further_volumes_go_with_the_instance_and_are_encrypted_like_its_root() -> None:
+    one = spec(ec2={"rootVolume": {"sizeGib": 40, "kmsKeyId": "alias/ci"}})
+    image = replace(IMAGE, volumes=("/dev/sda1", "/dev/sdf", "/dev/sdg"))
+
+    (placement,) = placements(ec2_of(one))
+    root, *further = run_instances(one, ec2_of(one), image, placement, "#!/bin/sh\n")["BlockDeviceMappings"]
+
+    ebs = {"DeleteOnTermination": True, "Encrypted": True, "KmsKeyId": "alias/ci"}
+    assert root["DeviceName"] == "/dev/sda1"
+    assert further == [{"DeviceName": "/dev/sdf", "Ebs": ebs}, {"DeviceName": "/dev/sdg", "Ebs": ebs}]
+
+
 def test_a_label_set_without_a_profile_gives_the_instance_no_role() -> None:
     assert "IamInstanceProfile" not in asked(spec())
 
