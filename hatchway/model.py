@@ -270,6 +270,8 @@ class ComputeRef(Payload):
     ref: str
     host_id: str
     endpoint: str | None = None
+    engine: str | None = None
+    """The container engine's own id, which `host_id` need not be: an operator may give that."""
 
 
 class TeardownFacts(Payload):
@@ -280,6 +282,8 @@ class TeardownFacts(Payload):
     provisioning_targets: list[str] = []
     endpoint: str | None = None
     compute: ComputeRef | None = None
+    engine: str | None = None
+    """The only engine whose "gone" counts; None: none was ever asked for it, or the backend has no such thing."""
 
 
 class ComputeExit(Payload):

@@ -106,6 +106,15 @@ class ContainerBackend:
         backend._host_id = (await backend._engine.facts()).host_id
         return backend
 
+    async def engine_id(self) -> str:
+        """The engine's own id, whatever the host id. Raises TransientSpawnError."""
+        try:
+            return (await self._engine.facts()).host_id
+        except EngineRefused as e:
+            raise TransientSpawnError(SpawnCode.DAEMON_UNAVAILABLE, str(e)) from None
+        except EngineUnreachable as e:
+            raise engine_error(e) from None
+
     @property
     def host_id(self) -> str:
         return self._host_id
@@ -116,7 +125,7 @@ class ContainerBackend:
         A container that was created by an attempt that then died keeps the environment of that attempt.
         """
         try:
-            return self._ref(await self._spawned(spec, progress))
+            return await self._ref(await self._spawned(spec, progress))
         except EngineRefused as e:
             image, platform = spec.image or "the image", self._engine.platform
             raise container_error(e, image, platform=platform, secrets=spec.secret_values) from None
@@ -237,11 +246,16 @@ class ContainerBackend:
             log.warning("half_made_container_left", container_id=container_id, error=str(e))
 
     async def destroy(self, agent_id: str, facts: TeardownFacts, reason: ScaleDownReason) -> Gone | Accepted:
-        """Stop signal, grace, removal with anonymous volumes, and a look that nothing bears the agent's id any more."""
+        """Stop signal, grace, removal with anonymous volumes, and a look that nothing bears the agent's id any more.
+
+        Where nothing was there to begin with, the engine must be the one that the agent was spawned on.
+        """
         try:
-            for _ in range(3):
+            for look in range(3):
                 found = await self._list(agent_id)
                 if not found:
+                    if look == 0:
+                        await self._refuse_for_another_engine(agent_id, facts)
                     return Gone()
                 for container in found:
                     await self._stopper.remove(container["Id"])
@@ -249,9 +263,22 @@ class ContainerBackend:
             raise DestroyError(f"the container of {agent_id} is not confirmed gone: {e}") from None
         raise DestroyError(f"containers of {agent_id} come back after they were removed: see who else makes them")
 
+    async def _refuse_for_another_engine(self, agent_id: str, facts: TeardownFacts) -> None:
+        spawned_on = facts.engine or (facts.compute.engine if facts.compute else None)
+        if spawned_on is None:
+            return
+        here = (await self._engine.facts_now()).host_id
+        if here != spawned_on:
+            raise DestroyError(
+                f"the container of {agent_id} is on engine {spawned_on}, and host {self._host_id} now means engine "
+                f"{here} at {self._engine.address}: start a worker with this --host-id whose `host:` or DOCKER_HOST "
+                f"leads to the former engine until its agents have ended, or, if that engine is gone for good, run "
+                f"`hatchway forget {agent_id}`"
+            )
+
     async def find(self, agent_id: str) -> ComputeRef | None:
         found = await self._list(agent_id)
-        return self._ref(found[0]["Id"]) if found else None
+        return await self._ref(found[0]["Id"]) if found else None
 
     async def exits(self) -> AsyncIterator[ComputeExit]:
         """Ends that no teardown brought about, with exit code and redacted log tail. See `Exits` for what it raises."""
@@ -262,7 +289,7 @@ class ContainerBackend:
     async def owned(self) -> AsyncIterator[OwnedCompute]:
         for container in await self._list(None):
             created_at = datetime.fromtimestamp(container["Created"], UTC) if container.get("Created") else None
-            yield OwnedCompute(container["Labels"].get(AGENT_ID, ""), self._ref(container["Id"]), created_at)
+            yield OwnedCompute(container["Labels"].get(AGENT_ID, ""), await self._ref(container["Id"]), created_at)
 
     async def logs(self, agent_id: str, lines: int = 200) -> str:
         def work(client: Client, container_id: str) -> str:
@@ -307,8 +334,9 @@ class ContainerBackend:
         )
         return found
 
-    def _ref(self, container_id: str) -> ComputeRef:
-        return ComputeRef(backend=NAME, ref=container_id, host_id=self._host_id)
+    async def _ref(self, container_id: str) -> ComputeRef:
+        engine = (await self._engine.facts()).host_id
+        return ComputeRef(backend=NAME, ref=container_id, host_id=self._host_id, engine=engine)
 
 
 def _wanted(spec: SpawnSpec) -> Wanted:

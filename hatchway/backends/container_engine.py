@@ -188,8 +188,11 @@ class Engine:
 
     async def facts(self) -> EngineFacts:
         """Asked once: an engine's platform and identity do not change while it runs."""
-        if self._facts is None:
-            self._facts = await self.call("say what it is", _ask_facts)
+        return self._facts or await self.facts_now()
+
+    async def facts_now(self) -> EngineFacts:
+        """Asked now: behind an address, another engine may have taken the place of the one that answered before."""
+        self._facts = await self.call("say what it is", _ask_facts)
         return self._facts
 
     async def ping(self, limit: timedelta) -> None:

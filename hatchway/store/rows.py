@@ -63,6 +63,8 @@ class SpawnRow:
     bound_first_run_id: str | None = None
     bound_at: datetime | None = None
     """When its own workflow took that job on."""
+    engine: str | None = None
+    """The container engine that may have made its compute; None: none was asked to."""
 
     @property
     def idle(self) -> bool:
@@ -97,6 +99,7 @@ class SpawnRow:
             provisioning_targets=self.provisioning_targets,
             endpoint=compute.endpoint if compute else None,
             compute=compute,
+            engine=self.engine,
         )
 
     @classmethod
@@ -134,6 +137,7 @@ class SpawnRow:
             bound_workflow_id=row["bound_workflow_id"],
             bound_first_run_id=row["bound_first_run_id"],
             bound_at=moment(row["bound_at"]),
+            engine=row["engine"],
         )
 
 

@@ -143,6 +143,13 @@ class Slots:
             case _:
                 return NoRow()
 
+    async def stamp_engine(self, agent_id: str, engine: str) -> str | None:
+        """Say, before the effect, which container engine makes it. The engine that was said first stays, and is the
+        answer. None: the row is closing or gone, make no effect.
+        """
+        bound: str | None = await self._db.call("hatchway_stamp_engine", {"agent_id": agent_id, "engine": engine})
+        return bound
+
     async def confirm_spawned(
         self, agent_id: str, compute: Mapping[str, Any], adoption_timeout: timedelta
     ) -> SpawnRow | None:

@@ -74,6 +74,7 @@ begin
                      args->>'workflow_id', args->>'job_id', args->'spawn', (args->>'config_version')::bigint);
   update scaler_spawning_agents
      set host_id = args->>'host_id',
+         engine = args->'compute'->>'engine',
          compute = args->'compute',
          adopted_by = args->>'adopted_by',
          adopted_at = case when args->>'adopted_by' is not null then now() end,   -- since when it is known to be silent

@@ -306,6 +306,21 @@ begin
   return jsonb_build_object('answer', 'bound-to-host', 'host_id', s.host_id);
 end $$;
 
+-- Before any effect on a container engine: which one. An operator's host id may come to mean another, and what that one
+-- does not have is not gone. Answers the engine that the first attempt named, or null: no effect. args: agent_id, engine
+create function hatchway_stamp_engine(args jsonb) returns jsonb
+language plpgsql set search_path = public, pg_temp as $$
+declare
+  s scaler_spawning_agents;
+begin
+  update scaler_spawning_agents
+     set engine = coalesce(engine, args->>'engine'),
+         state_version = state_version + 1
+   where agent_id = args->>'agent_id' and closing_at is null
+  returning * into s;
+  return case when found then to_jsonb(s.engine) end;
+end $$;
+
 -- The backend said yes. An adoption may have been quicker. args: agent_id, compute, adoption_timeout_s
 create function hatchway_confirm_spawned(args jsonb) returns jsonb
 language plpgsql set search_path = public, pg_temp as $$

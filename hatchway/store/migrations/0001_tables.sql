@@ -72,6 +72,7 @@ create table scaler_spawning_agents (
   workflow_id           text,
   workflow_first_run_id text,
   host_id               text,
+  engine                text,                           -- the container engine's own id, before anything is made on it
   compute               jsonb,
   state                 text not null check (state in ('granted', 'reserved', 'spawned', 'active', 'closing')),
   deadline_at           timestamptz,

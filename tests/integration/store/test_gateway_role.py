@@ -72,7 +72,7 @@ async def test_the_gateway_may_do_all_that_agents_ask_of_it(db: Database, door: 
 @pytest.mark.parametrize(
     "function",
     ["reserve", "release", "adopt", "close", "decide", "mint", "stamp_host", "confirm_spawned", "request_drain",
-     "apply_config", "accept", "pump_all", "failed"],
+     "stamp_engine", "apply_config", "accept", "pump_all", "failed"],
 )  # fmt: skip
 async def test_the_gateway_may_not_do_what_workers_do(door: Database, function: str) -> None:
     with pytest.raises(psycopg.errors.InsufficientPrivilege):

@@ -47,6 +47,7 @@ async def steps(db: Database, agent: str) -> list[tuple[str, Callable[[], Awaita
         ("reserve a taken job", lambda: reserve("x", job_id="j77")),
         ("reserve a waiting job", lambda: reserve("x", job_id="wj77")),
         ("stamp", lambda: slots.stamp_host(agent, "host-1")),
+        ("stamp an engine", lambda: slots.stamp_engine(agent, "engine-1")),
         ("mint", lambda: minted(db, agent, f"claim-of-{agent}")),
         ("get", lambda: slots.get(agent)),
         ("redeem", lambda: Claims(db).redeem(f"claim-of-{agent}", "n", f"t-{agent}")),

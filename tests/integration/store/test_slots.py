@@ -385,6 +385,22 @@ async def test_one_host_makes_the_effect(db: Database) -> None:
     assert await slots.stamp_host("nobody", "host-1") == NoRow()
 
 
+async def test_the_engine_that_was_named_first_stays(db: Database) -> None:
+    slots = Slots(db)
+    await held(db, "a1")
+    await slots.stamp_host("a1", "host-1")
+
+    assert await slots.stamp_engine("a1", "engine-1") == "engine-1"
+    assert await slots.stamp_engine("a1", "engine-2") == "engine-1"
+    row = await slots.get("a1")
+    assert row is not None
+    assert row.teardown_facts is not None
+    assert (row.engine, row.teardown_facts.engine) == ("engine-1", "engine-1")
+    await Adoption(db).close("a1", "cancelled", only_unadopted=False)
+    assert await slots.stamp_engine("a1", "engine-1") is None
+    assert await slots.stamp_engine("nobody", "engine-1") is None
+
+
 async def test_the_adoption_deadline_runs_from_the_confirmed_spawn(db: Database) -> None:
     await held(db, "a1")
 
