@@ -3,7 +3,9 @@
 The host on which an attempt is about to have its effect is stamped on the row before the effect. An attempt elsewhere
 is told so (BoundToHost), and the next one goes to that host's own queue. An attempt whose worker was told to stop
 (HandedBack) does not count: a rolling restart of many workers must not use up what is for the backend's faults. Nor
-does one whose worker lacks the key that its input is encrypted with: nothing was done, and others may have it.
+does one whose worker lacks the key that its input is encrypted with: nothing was done, and others may have it. It ends
+the activity at once, so that what Temporal counts as attempts did ask the backend. How many had asked before it nobody
+says, so the activity that follows has as many as the one that ended so.
 """
 
 from __future__ import annotations
@@ -43,9 +45,9 @@ class SpawnFailedError(HatchwayError):
 async def spawn(agent_id: str, request: ProvisionRequest, slot: Slot, say: Callable[[str, str], None]) -> ComputeRef:
     """The agent's compute. `say(waiting_for, last_error)` is called while nobody takes it.
 
-    Raises SpawnFailedError; ActivityError when it was cancelled.
+    Raises SpawnFailedError; ActivityError or CancelledError when it was cancelled.
     """
-    attempts, patience, pause = SPAWN_ATTEMPTS, NOBODY_POLLS_AFTER, SPAWN_RETRY_INITIAL
+    attempts, patience, unread_pause = SPAWN_ATTEMPTS, NOBODY_POLLS_AFTER, SPAWN_RETRY_INITIAL
     gives_up_at = workflow.now() + request.wait_timeout
     queue = host_queue(slot.host_id) if slot.host_id else spawn_queue(slot.scaler)
     while True:
@@ -63,9 +65,10 @@ async def spawn(agent_id: str, request: ProvisionRequest, slot: Slot, say: Calla
                 start_to_close_timeout=slot.spawn_timeout,
                 heartbeat_timeout=min(HEARTBEAT_TIMEOUT, slot.spawn_timeout),
                 retry_policy=RetryPolicy(
-                    initial_interval=pause,
+                    initial_interval=SPAWN_RETRY_INITIAL,
                     maximum_interval=SPAWN_RETRY_MAXIMUM,
                     maximum_attempts=attempts,
+                    non_retryable_error_types=[PAYLOAD_KEY_MISSING],
                 ),
                 cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
                 summary=f"spawn on {queue}",
@@ -86,7 +89,10 @@ async def spawn(agent_id: str, request: ProvisionRequest, slot: Slot, say: Calla
                 say(
                     "a worker that has the payload keys", f"a worker of {queue} lacks a key that this is encrypted with"
                 )
-                pause = SPAWN_RETRY_MAXIMUM
+                await workflow.sleep(
+                    min(unread_pause, gives_up_at - workflow.now()), summary="until it is given out again"
+                )
+                unread_pause = min(2 * unread_pause, SPAWN_RETRY_MAXIMUM)
             elif nobody_took_it(e) and workflow.now() < gives_up_at:
                 say(f"a worker: nobody polls {queue}, or all who do are busy", f"no worker took the spawn from {queue}")
                 patience = request.wait_timeout
@@ -96,9 +102,8 @@ async def spawn(agent_id: str, request: ProvisionRequest, slot: Slot, say: Calla
 
 
 def _could_not_read(e: ActivityError) -> bool:
-    """The SDK's own failure of an attempt whose input did not decode, for want of a key."""
-    cause = e.cause.cause if isinstance(e.cause, ApplicationError) else None
-    return isinstance(cause, ApplicationError) and cause.type == PAYLOAD_KEY_MISSING
+    """An attempt whose input did not decode, for want of a key; our converter has named it so."""
+    return isinstance(e.cause, ApplicationError) and e.cause.type == PAYLOAD_KEY_MISSING
 
 
 def _called_off() -> bool:

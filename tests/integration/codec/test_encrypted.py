@@ -13,7 +13,8 @@ import pytest
 from temporalio.api.common.v1 import Payload, Payloads, WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import SignalWorkflowExecutionRequest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.exceptions import CancelledError
 
 from hatchway import codec_keys
 from hatchway.cli.doctor_workflows import look_at
@@ -28,6 +29,7 @@ from tests.support.corpus import Corpus
 from tests.support.lab import Lab
 from tests.support.markers import hits
 from tests.support.namespaces import until
+from workflows.steps import SPAWN_ATTEMPTS
 
 S = ProvisionState
 
@@ -176,6 +178,47 @@ async def test_spawns_that_only_workers_without_the_key_take_use_up_no_attempt(k
 
     await lab.reaches(started, S.AWAITING_ADOPTION)
     assert keyed.cloud.created(started.agent_id) == 1
+
+
+async def test_attempts_without_the_key_leave_the_backend_its_three(keyed: Keyed) -> None:
+    """Also where the backend fails afterwards: how often it was asked is counted, and not who could not ask it."""
+    keys = keyed.write("keys", "a")
+    lab = await keyed.worker(keys, host=False)
+    lacking = await keyed.worker(None, control=False)
+    started = await lab.provision()
+    await until(lambda: _was_not_read(lab, started), what="an attempt that could not be read")
+    await keyed.stop(lacking)
+    failures = [TransientSpawnError(SpawnCode.CAPACITY, "full") for _ in range(SPAWN_ATTEMPTS - 1)]
+
+    async def full_at_first(agent_id: str) -> None:
+        if failures:
+            raise failures.pop()
+
+    (await keyed.worker(keys, control=False)).backend.before_create = full_at_first
+
+    await lab.reaches(started, S.AWAITING_ADOPTION)
+    assert (failures, keyed.cloud.created(started.agent_id)) == ([], 1)
+
+
+async def _was_not_read(lab: Lab, started: Started) -> bool:
+    """An attempt of the spawn has failed; the backend was not asked."""
+    pending = (await lab.handle(started).describe()).raw_description.pending_activities
+    ended = [event.event_type async for event in lab.handle(started).fetch_history_events()]
+    return any(one.HasField("last_failure") for one in pending) or EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED in ended
+
+
+async def test_a_spawn_that_waits_for_a_worker_with_the_key_is_called_off(keyed: Keyed) -> None:
+    lab = await keyed.worker(keyed.write("keys", "a"), host=False)
+    await keyed.worker(None, control=False)
+    started = await lab.provision()
+    await until(lambda: _was_not_read(lab, started), what="an attempt that could not be read")
+
+    await lab.handle(started).cancel()
+
+    with pytest.raises(WorkflowFailureError) as ended:
+        await asyncio.wait_for(lab.handle(started).result(), 60)
+    assert isinstance(ended.value.cause, CancelledError)
+    assert keyed.cloud.created(started.agent_id) == 0
 
 
 async def _fails_its_tasks(lab: Lab, started: Started) -> bool:
