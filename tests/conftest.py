@@ -4,6 +4,7 @@ from __future__ import annotations
 
 pytest_plugins = [
     "pytester",
+    "tests.support.limits",
     "tests.support.streams",
     "tests.support.services",
     "tests.support.scenarios",
