@@ -32,8 +32,7 @@ DEFAULT_GRACEFUL = timedelta(seconds=20)
 kill: Kubernetes gives 30 s by itself, systemd 90 s."""
 
 LETTING_GO = timedelta(seconds=8)
-"""For what was handed back to undo what it had half made; a backend's own removal of an unstarted container is one
-call."""
+"""For the calls that what was handed back has under way: a call in a thread or on the wire cannot be taken back."""
 
 CORE_MARGIN = timedelta(seconds=30)
 """The SDK would cancel by itself after its own graceful time, and report that as a cancel: ours must come first."""

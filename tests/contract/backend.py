@@ -31,6 +31,10 @@ from hatchway.model import ComputeExit, ScaleDownReason, TeardownFacts
 CLAIM = "claim-T0pS3cret/with+odd=signs"
 EXIT_CODE = 23
 PATIENCE = 30.0  # seconds that any one condition may take before the test fails
+CUT_AFTER = [0.0, 0.002, 0.01, 0.03, 0.06, 0.15, 0.4]
+"""Seconds of a spawn after which it is cancelled: between them they meet each of its steps."""
+LATE = 0.3
+"""Seconds. What a call that was not waited for would take to show."""
 
 
 class Behaviour(StrEnum):
@@ -242,20 +246,42 @@ class AnyBackendContract:
         assert await harness.remains(agent_id) == []
 
     @pytest.mark.scenario("S18")
-    @pytest.mark.parametrize("after", [0.0, 0.002, 0.01, 0.03, 0.06, 0.15, 0.4])
-    async def test_a_cancelled_spawn_leaves_nothing(self, harness: BackendHarness, after: float) -> None:
+    @pytest.mark.parametrize("after", CUT_AFTER)
+    async def test_a_cancelled_spawn_leaves_nothing_that_its_teardown_does_not_find(
+        self, harness: BackendHarness, after: float
+    ) -> None:
+        """Nor anything that would come up after it: whoever cancels waits for the end, and tears down next."""
         agent_id = fresh_agent_id()
         spawning = asyncio.ensure_future(harness.backend.spawn(spec_for(harness, agent_id), silent))
         await asyncio.wait([spawning], timeout=after)
 
         spawning.cancel()
         await asyncio.wait([spawning], timeout=PATIENCE)
+        assert spawning.done()
+        await destroy(harness.backend, agent_id)
 
-        if not spawning.cancelled():  # it was quicker: then it stands, whole, and the teardown takes it away
-            assert await harness.backend.find(agent_id) == spawning.result()
-            await destroy(harness.backend, agent_id)
         assert await harness.live(agent_id) == 0
         assert await harness.remains(agent_id) == []
+        await asyncio.sleep(LATE)
+        assert await harness.remains(agent_id) == []
+
+    @pytest.mark.scenario("S18")
+    @pytest.mark.parametrize("after", CUT_AFTER)
+    async def test_a_cancelled_spawn_ends_no_agent_that_another_attempt_has(
+        self, harness: BackendHarness, after: float
+    ) -> None:
+        """It was handed back, or given up for silent: the agent of the next attempt may be at work already."""
+        agent_id, other = fresh_agent_id(), await harness.another()
+        cut = asyncio.ensure_future(harness.backend.spawn(spec_for(harness, agent_id), silent))
+        await asyncio.wait([cut], timeout=after)
+
+        cut.cancel()
+        ref = await other.spawn(spec_for(harness, agent_id), silent)
+        await asyncio.wait([cut], timeout=PATIENCE)
+
+        assert cut.done()
+        assert await harness.backend.find(agent_id) == ref
+        assert await harness.live(agent_id) == 1
 
     @pytest.mark.scenario("S05")
     async def test_a_teardown_during_an_outage_is_not_confirmed_and_works_after_it(

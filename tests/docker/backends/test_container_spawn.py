@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import io
 import tarfile
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import docker
 import pytest
 
+from hatchway.backends.base import Gone
 from hatchway.backends.container import ContainerBackend
 from hatchway.backends.container_entry import AGENT_PATH, agent_source
 from hatchway.errors import PermanentSpawnError, SpawnCode
-from hatchway.model import ComputeRef
+from hatchway.model import ComputeRef, ScaleDownReason
+from tests.contract.backend import facts_for
 from tests.docker.backends.rig import HOST_ID, LocalImage, MakeBackend, MakeSpec, quiet
 
 Ours = Callable[[], list[dict[str, Any]]]
@@ -267,7 +270,7 @@ async def test_the_injected_agent_is_this_installation_s_own(
 
 @pytest.mark.scenario("S18")
 @pytest.mark.parametrize("cancels", [1, 3])
-async def test_a_cancelled_spawn_removes_its_container_before_the_cancel_goes_on(
+async def test_a_cancelled_spawn_leaves_a_whole_container_or_none_before_the_cancel_goes_on(
     backend: ContainerBackend, spec: MakeSpec, idle_image: str, ours: Ours, cancels: int
 ) -> None:
     seen: list[str] = []
@@ -279,10 +282,43 @@ async def test_a_cancelled_spawn_removes_its_container_before_the_cancel_goes_on
             for i in range(cancels):
                 asyncio.get_running_loop().call_later(0.05 * (i + 1), spawning.cancel)
 
-    spawning = asyncio.create_task(backend.spawn(spec(idle_image), cancel_at_the_start))
+    wanted = spec(idle_image)
+    spawning = asyncio.create_task(backend.spawn(wanted, cancel_at_the_start))
 
     with pytest.raises(asyncio.CancelledError):
         await spawning
+    left = ours()
+    gone = await backend.destroy(wanted.agent_id, facts_for(backend), ScaleDownReason.SHUTDOWN)
 
     assert seen
+    assert [container["State"] for container in left] in ([], ["running"])
+    assert gone == Gone()
     assert ours() == []
+
+
+async def test_a_spawn_that_is_handed_back_while_the_engine_answers_leaves_the_agent_at_work(
+    backend: ContainerBackend, spec: MakeSpec, idle_image: str, ours: Ours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs, and may have registered, before the engine's answer has come: the next attempt takes it over."""
+    running, may_answer = threading.Event(), threading.Event()
+    start = docker.APIClient.start
+
+    def answers_late(self: docker.APIClient, *args: Any, **keys: Any) -> None:
+        start(self, *args, **keys)
+        running.set()
+        may_answer.wait(30)
+
+    monkeypatch.setattr(docker.APIClient, "start", answers_late)
+    wanted = spec(idle_image)
+    spawning = asyncio.create_task(backend.spawn(wanted, quiet))
+    await asyncio.to_thread(running.wait, 30)
+
+    spawning.cancel()
+    may_answer.set()
+    await asyncio.wait([spawning])
+    (at_work,) = ours()
+    ref = await backend.spawn(wanted, quiet)
+
+    assert spawning.cancelled()
+    assert at_work["State"] == "running"
+    assert ref.ref == at_work["Id"]

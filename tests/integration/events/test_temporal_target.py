@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
 
+from hatchway.backends.base import Gone
 from hatchway.backends.event import EventBackend
 from hatchway.errors import PermanentSpawnError, SpawnCode, TransientSpawnError
 from hatchway.metrics import Metrics
@@ -19,6 +21,7 @@ from tests.support.customer import (
     Customer,
     Heard,
     backend_of,
+    facts_of,
     fresh_agent_id,
     silent,
     spec_of,
@@ -120,19 +123,73 @@ async def test_an_attempt_whose_reply_was_lost_is_joined_or_remembered(own: Clie
 
 
 @pytest.mark.scenario("S18")
-async def test_a_cancelled_spawn_cancels_what_it_asked_for(own: Client, customer: Customer) -> None:
+async def test_a_cancelled_spawn_leaves_what_it_asked_for_to_its_teardown(own: Client, customer: Customer) -> None:
     backend, config = backend_of(own, customer)
-    customer.start(workflows=[misbehaving.SlowScaleUp])
+    customer.start(workflows=[misbehaving.SlowScaleUp, misbehaving.QuickScaleDown])
     agent_id = fresh_agent_id()
     spawning = asyncio.create_task(backend.spawn(spec_of(config.scaler, agent_id), silent))
     await until(lambda: was_asked(customer, agent_id))
 
     spawning.cancel()
     await asyncio.wait([spawning])
+    left = await customer.scale_up(agent_id).describe()
+    gone = await backend.destroy(agent_id, facts_of(config.scaler), SHUTDOWN)
 
     assert spawning.cancelled()
+    assert left.status is WorkflowExecutionStatus.RUNNING
+    assert gone == Gone()
     described = await customer.scale_up(agent_id).describe()
     assert described.status is WorkflowExecutionStatus.CANCELED
+    assert (await customer.scale_down(agent_id).describe()).status is WorkflowExecutionStatus.COMPLETED
+
+
+@pytest.mark.scenario("S01", "S18")
+async def test_a_spawn_that_was_handed_back_is_joined_by_the_next_attempt(own: Client, customer: Customer) -> None:
+    """The customer is booting the machine: it must neither be stopped nor asked for a second one."""
+    backend, config = backend_of(own, customer)
+    customer.start(workflows=[misbehaving.SlowScaleUp])
+    agent_id = fresh_agent_id()
+    handed_back = asyncio.create_task(backend.spawn(spec_of(config.scaler, agent_id), silent))
+    await until(lambda: was_asked(customer, agent_id))
+    handed_back.cancel()
+    await asyncio.wait([handed_back])
+
+    joining = asyncio.create_task(backend.spawn(spec_of(config.scaler, agent_id), silent))
+    await customer.scale_up(agent_id).signal("go")
+    ref = await joining
+
+    assert await backend.find(agent_id) == ref
+    assert await customer.runs_of(f"scale-up/{agent_id}") == 1
+
+
+@pytest.mark.scenario("S18")
+async def test_a_start_that_is_on_its_way_is_waited_for(
+    own: Client, customer: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would reach the server after the teardown's cancel, and nobody would cancel it any more."""
+    backend, config = backend_of(own, customer)
+    on_its_way, may_arrive = asyncio.Event(), asyncio.Event()
+    start = Client.start_workflow
+
+    async def slowly(self: Client, *args: Any, **keys: Any) -> Any:
+        on_its_way.set()
+        await may_arrive.wait()
+        return await start(self, *args, **keys)
+
+    monkeypatch.setattr(Client, "start_workflow", slowly)
+    agent_id = fresh_agent_id()
+    spawning = asyncio.create_task(backend.spawn(spec_of(config.scaler, agent_id), silent))
+    await on_its_way.wait()
+
+    spawning.cancel()
+    await asyncio.wait([spawning], timeout=0.3)
+    still_waits = not spawning.done()
+    may_arrive.set()
+    await asyncio.wait([spawning])
+
+    assert still_waits
+    assert spawning.cancelled()
+    assert await was_asked(customer, agent_id)
 
 
 async def test_a_scale_up_that_ends_by_other_means_is_told_apart(own: Client, customer: Customer) -> None:
