@@ -56,7 +56,7 @@ class Launcher:
         """Start the agent, or find what an earlier attempt started. A SpawnError leaves nothing behind."""
         account = account_of(spec.label_set, spec.agent_id)
         try:
-            found = self._lock_or_find(spec.agent_id)
+            found = self._lock_or_find(spec)
         except (ValueError, RecordDamagedError) as e:
             raise PermanentSpawnError(SpawnCode.INVALID_SPEC, str(e)) from None
         except OSError as e:
@@ -89,20 +89,30 @@ class Launcher:
             time.sleep(0.005)
         self._ending.forget(agent_id)
 
-    def _lock_or_find(self, agent_id: str) -> Lock | Started:
-        """The record's lock with nothing started under it, or what an earlier attempt started."""
-        until = time.monotonic() + SETTLE
+    def _lock_or_find(self, spec: SpawnSpec) -> Lock | Started:
+        """The record's lock with nothing started under it, or what an earlier attempt started.
+
+        What that was is written again where somebody has deleted it: the agent may be at work.
+        """
+        agent_id, until = spec.agent_id, time.monotonic() + SETTLE
         while True:
             self._prepare(agent_id)
             try:
                 lock = self._records.try_lock(agent_id)
             except FileNotFoundError:
                 continue  # a teardown took the record away between the two lines
-            started, foreign = self._records.started(agent_id), not self._records.is_ours(agent_id)
-            if lock is not None and started is None and not foreign and not self._ending.kill_survivors(agent_id):
-                return lock
-            if lock is not None:
-                lock.close()
+            try:
+                started, foreign = self._records.started(agent_id), not self._records.is_ours(agent_id)
+                if not foreign:
+                    started = self._written_again(spec, started)
+                    if lock is not None and started is None and self._nothing_runs(agent_id):
+                        taken, lock = lock, None
+                        return taken
+            except FileNotFoundError:
+                continue  # the same, while what had been deleted was written again
+            finally:
+                if lock is not None:
+                    lock.close()
             if foreign:
                 raise ValueError(
                     f"{self._records.path(agent_id)} belongs to another installation: give each its own state directory"
@@ -115,6 +125,26 @@ class Launcher:
                 )
             time.sleep(0.02)
 
+    def _written_again(self, spec: SpawnSpec, started: Started | None) -> Started | None:
+        """What was started, with its record whole; None where nothing is known to run."""
+        agent_id = spec.agent_id
+        found = started or self._ending.running_unrecorded(agent_id)
+        if found is None:
+            return None
+        if started is None or self._records.intent(agent_id) is None:
+            log.warning("an agent's record was written again: who deletes files below the state directory?",
+                        agent_id=agent_id)  # fmt: skip
+        if self._records.intent(agent_id) is None:
+            self._records.write_intent(self._intent(spec))
+        if started is None:
+            self._records.write_started(agent_id, found)
+        return found
+
+    def _nothing_runs(self, agent_id: str) -> bool:
+        """False where leftovers of an earlier attempt did, which have been killed. Only for the holder of the lock."""
+        grouped, marked = self._ending.kill_survivors(agent_id), self._ending.kill_unrecorded(agent_id)
+        return not (grouped or marked)
+
     def _prepare(self, agent_id: str) -> None:
         try:
             self._records.prepare(agent_id)
@@ -125,17 +155,7 @@ class Launcher:
             ) from None
 
     def _launch(self, spec: SpawnSpec, account: Account | None, lock: Lock) -> Started:
-        self._records.write_intent(
-            Intent(
-                agent_id=spec.agent_id,
-                installation_id=self._records.installation_id,
-                scaler=spec.scaler.name,
-                boot_id=self._boot_id,
-                created_at=datetime.now(UTC),
-                stop_grace=spec.stop_grace,
-                cgroups=self._cgroups.places(spec.agent_id) if spec.scaler.enforce_cgroups else (),
-            )
-        )
+        self._records.write_intent(self._intent(spec))
         directory = self._records.path(spec.agent_id)
         order = order_of(spec, account, directory, self._boot_id, self._entrance(spec))
         start_shim(spec.agent_id, directory, lock.fd, order)
@@ -145,6 +165,17 @@ class Launcher:
                 SpawnCode.CAPACITY, f"the record of {spec.agent_id} vanished while it was started"
             )
         return started
+
+    def _intent(self, spec: SpawnSpec) -> Intent:
+        return Intent(
+            agent_id=spec.agent_id,
+            installation_id=self._records.installation_id,
+            scaler=spec.scaler.name,
+            boot_id=self._boot_id,
+            created_at=datetime.now(UTC),
+            stop_grace=spec.stop_grace,
+            cgroups=self._cgroups.places(spec.agent_id) if spec.scaler.enforce_cgroups else (),
+        )
 
     def _entrance(self, spec: SpawnSpec) -> Entrance | None:
         """The agent's control group, made with its limits; None where none is wanted, or had and needed."""

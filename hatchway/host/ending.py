@@ -7,7 +7,7 @@ import signal
 import structlog
 
 from hatchway.host.cgroups import Cgroups
-from hatchway.host.processes import send_signal, survivors_of
+from hatchway.host.processes import send_signal, supervised_by, survivors_of
 from hatchway.host.records import Ended, RecordDamagedError, Records, Started
 
 log = structlog.get_logger(__name__)
@@ -31,12 +31,12 @@ class Ending:
         try:
             lock = self._records.try_lock(agent_id)
         except FileNotFoundError:
-            grouped, marked = self._cgroups.kill(agent_id), self._kill_unrecorded(agent_id)
+            grouped, marked = self._cgroups.kill(agent_id), self.kill_unrecorded(agent_id)
             return not (grouped or marked)
         if lock is None:
             return False
         try:
-            if self.kill_survivors(agent_id) or self._kill_unrecorded(agent_id):
+            if self.kill_survivors(agent_id) or self.kill_unrecorded(agent_id):
                 return False
             self.forget(agent_id)
         finally:
@@ -58,7 +58,7 @@ class Ending:
     def kill(self, agent_id: str) -> None:
         """Go past a shim that does not react: first the tree, of which it is the parent, then itself."""
         self.kill_survivors(agent_id)
-        self._kill_unrecorded(agent_id)
+        self.kill_unrecorded(agent_id)
         self.signal_shim(agent_id, signal.SIGKILL)
 
     def kill_survivors(self, agent_id: str) -> bool:
@@ -70,11 +70,21 @@ class Ending:
         hit = [send_signal(process, signal.SIGKILL) for process in survivors_of(started.agent, agent_id)]
         return grouped or any(hit)
 
+    def running_unrecorded(self, agent_id: str) -> Started | None:
+        """The agent that runs under its supervisor while no record says so: somebody deleted files under it.
+
+        The record is read last: whoever runs was written down before, so one that is not there by then was deleted.
+        """
+        found = supervised_by(agent_id)
+        if found is None or self._records.forked(agent_id) is not None:
+            return None
+        return Started(agent=found[0], shim=found[1], boot_id=self._boot_id)
+
     def _recorded_groups(self, agent_id: str) -> tuple[str, ...]:
         intent = self._records.intent(agent_id)
         return () if intent is None or intent.boot_id != self._boot_id else intent.cgroups
 
-    def _kill_unrecorded(self, agent_id: str) -> bool:
+    def kill_unrecorded(self, agent_id: str) -> bool:
         """SIGKILL what bears the agent's id while no record says who it is: somebody deleted files under it.
 
         A record that is not there is no evidence that nothing runs. With one this looks at nothing.

@@ -36,8 +36,10 @@ def survivors_of(agent: ProcessId | None, agent_id: str) -> list[ProcessId]:
     and an agent id is never used twice. Nothing older than the agent counts, where its record is there to say who that
     is (None: it is not).
     """
-    found = {stat.pid: stat for stat in _processes() if stat.state not in "ZX"}
     mark = f"KICI_AGENT_ID={agent_id}".encode()
+    if agent is None and not any(mark in _environment_of(pid) for pid in _pids()):
+        return []  # a first spawn asks this, and is not kept waiting for the tree of all that runs here
+    found = {stat.pid: stat for stat in _processes() if stat.state not in "ZX"}
     ours = {
         pid
         for pid, stat in found.items()
@@ -51,9 +53,39 @@ def survivors_of(agent: ProcessId | None, agent_id: str) -> list[ProcessId]:
     return [found[pid].id for pid in ours if pid != os.getpid()]
 
 
+def supervised_by(agent_id: str) -> tuple[ProcessId, ProcessId] | None:
+    """The agent that runs under its supervisor, and that supervisor, by their own word: the environment of the
+    one, the command line of the other. For where no record says who they are.
+    """
+    shims = {pid for pid in _pids() if _supervises(pid, agent_id)}
+    mark = f"KICI_AGENT_ID={agent_id}".encode()
+    found = (process_stat(pid) for pid in _pids() if mark in _environment_of(pid)) if shims else ()
+    children = [stat for stat in found if stat and stat.parent in shims and stat.state not in "ZX"]
+    if not children:
+        return None
+    # What the agent leaves behind becomes its supervisor's child as well, and is younger.
+    agent = min(children, key=lambda stat: (stat.start_time, stat.pid))
+    shim = process_stat(agent.parent)
+    return (agent.id, shim.id) if shim else None
+
+
+def _supervises(pid: int, agent_id: str) -> bool:
+    """Whether it was started as `python -I -S shim.py AGENT_ID …`. So was the agent until it became its own program."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+    return len(words) > 4 and words[3].endswith(b"/shim.py") and words[4] == agent_id.encode()
+
+
+def _pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
 def _processes() -> Iterator[ProcessStat]:
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (stat := process_stat(int(name))):
+    for pid in _pids():
+        if stat := process_stat(pid):
             yield stat
 
 

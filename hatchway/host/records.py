@@ -191,7 +191,22 @@ class Records:
 
     def forked(self, agent_id: str) -> Started | None:
         """Whose process was made: what a teardown has to look for, also where the shim was killed before the exec."""
-        return self.started(agent_id) or self._started(agent_id, "starting.json")
+        found = self.started(agent_id) or self._started(agent_id, "starting.json")
+        return found or self.started(agent_id)  # it may have been renamed from the one to the other in between
+
+    def write_started(self, agent_id: str, started: Started) -> None:
+        """As its supervisor has written it, and somebody deleted it."""
+        write_record(
+            str(self.path(agent_id)),
+            "started.json",
+            {
+                "pid": started.agent.pid,
+                "start_time": started.agent.start_time,
+                "shim_pid": started.shim.pid,
+                "shim_start_time": started.shim.start_time,
+                "boot_id": started.boot_id,
+            },
+        )
 
     def _started(self, agent_id: str, name: str) -> Started | None:
         return self._read(
