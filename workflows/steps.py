@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -46,6 +46,8 @@ NOBODY_POLLS_AFTER = timedelta(seconds=60)
 """A spawn or teardown that no worker has taken by then is said to be so on the provision's page."""
 
 FIRST_ROUND = timedelta(seconds=30)
+STORE_ALLOWANCE = timedelta(seconds=10)
+"""On top of a round that also closes and releases: 5 s for each, beyond which the step gives up on the database."""
 LATER_ROUND = timedelta(hours=1)
 TEARDOWN_RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=5))
 
@@ -99,16 +101,18 @@ def call_off(step: asyncio.Task[Any]) -> None:
 
 
 def nobody_took_it(error: ActivityError) -> bool:
-    """No worker polled the queue: the attempt was never started."""
+    """No worker polled the queue: the attempt was never started.
+
+    A retry that nobody takes runs into the limit of the whole round. So does one that was taken, and cut off there.
+    """
     cause = error.cause
-    return isinstance(cause, TimeoutError) and cause.type in (
-        TimeoutType.SCHEDULE_TO_START,
-        # a retry that nobody takes runs into the round's own limit with no failure of its own
-        TimeoutType.SCHEDULE_TO_CLOSE,
-    )
+    if not isinstance(cause, TimeoutError):
+        return False
+    cut_off = bool(error.started_event_id)
+    return cause.type is TimeoutType.SCHEDULE_TO_START or (cause.type is TimeoutType.SCHEDULE_TO_CLOSE and not cut_off)
 
 
-TIMED_OUT = {
+TIMED_OUT: Mapping[TimeoutType, str] = {
     TimeoutType.START_TO_CLOSE: "the attempt did not end within its time limit",
     TimeoutType.HEARTBEAT: "the worker that had it stopped answering",
     TimeoutType.SCHEDULE_TO_START: "no worker took it",
