@@ -6,7 +6,7 @@ Labels know no case: they are folded to lower case wherever they are compared. L
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from hatchway.config.schema import LabelSet, Scaler
 
@@ -15,7 +15,7 @@ RESERVED_PREFIX = "kici:"
 LEGACY_PLATFORM_LABELS = frozenset({"windows", "macos", "darwin"})
 """Plain labels that named a platform before `kici:os:` did. A set that declares one is for jobs that ask for it."""
 
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}
+_ARCHITECTURES: Mapping[str, str] = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}
 
 
 def fold(label: str) -> str:

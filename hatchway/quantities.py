@@ -7,6 +7,7 @@ either is refused, because what is reserved, limited and shown must be one numbe
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from decimal import Decimal
 
 from hatchway.errors import HatchwayError
@@ -22,7 +23,7 @@ MAX_CAP_BYTES = 2**60
 
 _CPUS = re.compile(r"(?P<number>[0-9]{1,30}(?:\.[0-9]{1,12})?)(?P<milli>m?)")
 _MEMORY = re.compile(r"(?P<number>[0-9]{1,30}(?:\.[0-9]{1,12})?)(?P<unit>k|m|g|Ki|Mi|Gi)?")
-_UNITS = {None: 1, "k": 2**10, "m": 2**20, "g": 2**30, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+_UNITS: Mapping[str | None, int] = {None: 1, "k": 2**10, "m": 2**20, "g": 2**30, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 _CPUS_FORM = "write CPUs as a number (0.5 is half a core) or in thousandths (500m)"
 _MEMORY_FORM = "write memory as bytes or with one of k, m, g, Ki, Mi, Gi (1024-based), as in 512m or 2Gi"

@@ -1,5 +1,7 @@
 """The typed search attributes of a provision. The one list that `hatchway setup` registers and workers probe."""
 
+from collections.abc import Sequence
+
 from temporalio.common import SearchAttributeKey
 
 SCALER = SearchAttributeKey.for_keyword("HatchwayScaler")
@@ -8,4 +10,4 @@ AGENT_ID = SearchAttributeKey.for_keyword("HatchwayAgentId")
 RUN_ID = SearchAttributeKey.for_keyword("HatchwayRunId")
 REASON = SearchAttributeKey.for_keyword("HatchwayReason")
 
-ALL = [SCALER, STATE, AGENT_ID, RUN_ID, REASON]
+ALL: Sequence[SearchAttributeKey[str]] = [SCALER, STATE, AGENT_ID, RUN_ID, REASON]

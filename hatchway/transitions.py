@@ -5,6 +5,7 @@ Pure. `workflows/provision.py` enters states only through `TRANSITIONS` and deci
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hatchway.errors import ErrorType
@@ -12,7 +13,7 @@ from hatchway.model import EndReason, ProvisionState, ScaleDownReason
 
 S = ProvisionState
 
-TRANSITIONS: dict[ProvisionState, frozenset[ProvisionState]] = {
+TRANSITIONS: Mapping[ProvisionState, frozenset[ProvisionState]] = {
     # A reset workflow reserves again for an agent that has a row, and resumes where the row stands.
     S.RESERVING: frozenset({S.QUEUED, S.RESOLVING, S.SPAWNING, S.ACTIVE, S.TEARING_DOWN, S.CLOSED}),
     # The line either gives a slot, which the next reserve takes up, or the provision leaves it.
@@ -26,7 +27,7 @@ TRANSITIONS: dict[ProvisionState, frozenset[ProvisionState]] = {
     S.CLOSED: frozenset(),
 }
 
-FOLLOWING: dict[ProvisionState, frozenset[ProvisionState]] = {S.ACTIVE: frozenset({S.CLOSED})}
+FOLLOWING: Mapping[ProvisionState, frozenset[ProvisionState]] = {S.ACTIVE: frozenset({S.CLOSED})}
 """What a provision may do besides while it follows a warm agent: it holds no slot, so it has nothing to tear down."""
 
 ADOPTABLE = frozenset({S.SPAWNING, S.AWAITING_ADOPTION, S.ACTIVE})

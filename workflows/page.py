@@ -7,7 +7,7 @@ nor push out what one can do: it is fenced, and cut to the room that is left.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from textwrap import TextWrapper
 
@@ -25,7 +25,7 @@ LINE = 60
 NAMED = 5
 """How many agents of one kind a page names."""
 
-NEXT_STEP = {
+NEXT_STEP: Mapping[ProvisionState, str] = {
     ProvisionState.RESERVING: "Nothing. If it stays here, Postgres does not answer: see the pending activity.",
     ProvisionState.QUEUED: "Wait, raise the cap that is named here, or `hatchway cancel AGENT`.",
     ProvisionState.RESOLVING: "Nothing. If it stays here, the secret's provider does not answer.",
@@ -41,7 +41,7 @@ NEXT_STEP = {
     ProvisionState.CLOSED: "Nothing: it has ended.",
 }
 
-AFTER_FAILURE: dict[str, str] = {
+AFTER_FAILURE: Mapping[str, str] = {
     ErrorType.INVALID_REQUEST: "Correct the request, and start it again.",
     ErrorType.NO_MATCHING_SCALER: "Correct the job's labels, or add a label set that has them; then offer it again.",
     ErrorType.DECLINED: "Offer the job again later, or raise the cap that is named here.",

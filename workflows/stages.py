@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from temporalio import workflow
@@ -11,7 +12,7 @@ from hatchway.transitions import FOLLOWING, TRANSITIONS
 
 S = ProvisionState
 
-MEASURED_AT: dict[ProvisionState, tuple[str, frozenset[ProvisionState]]] = {
+MEASURED_AT: Mapping[ProvisionState, tuple[str, frozenset[ProvisionState]]] = {
     S.SPAWNING: ("request_to_slot_seconds", frozenset({S.RESERVING})),
     S.AWAITING_ADOPTION: ("slot_to_spawned_seconds", frozenset({S.RESOLVING, S.SPAWNING})),
     S.ACTIVE: ("spawned_to_adopted_seconds", frozenset({S.AWAITING_ADOPTION})),

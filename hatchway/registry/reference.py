@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hatchway.errors import InvalidReference
@@ -32,7 +33,7 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _PORT = re.compile(r"[0-9]{1,5}")
 _IPV6 = re.compile(r"[A-Fa-f0-9:]+")
 _DIGEST = re.compile(r"(?P<algorithm>[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*):(?P<hex>[0-9A-Fa-f]+)")
-_DIGEST_LENGTHS = {"sha256": 64, "sha384": 96, "sha512": 128}
+_DIGEST_LENGTHS: Mapping[str, int] = {"sha256": 64, "sha384": 96, "sha512": 128}
 
 
 @dataclass(frozen=True)
