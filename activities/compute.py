@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from temporalio import activity
@@ -111,9 +111,10 @@ class ComputeActivities:
         row: SpawnRow | None = None
         try:
             async with heartbeats() as progress:
-                row = await self._stamp(ask)
+                stamped = await self._stamp(ask)
+                row = stamped.row
                 await self._stamp_engine(row)
-                spec = await self._spec(ask, row, handled)
+                spec = replace(await self._spec(ask, row, handled), asked_before=stamped.again)
                 compute = await self._made(ask, row, spec, progress)
         except SpawnError as e:
             await self._failed(ask, row, e.code, redact(str(e), handled))
@@ -174,11 +175,11 @@ class ComputeActivities:
             )
         )
 
-    async def _stamp(self, ask: SpawnInput) -> SpawnRow:
+    async def _stamp(self, ask: SpawnInput) -> Stamped:
         stamped = await patiently(lambda: self._slots.stamp_host(ask.agent_id, self._host_id, ask.spawn_timeout))
         match stamped:
-            case Stamped(row=row):
-                return row
+            case Stamped():
+                return stamped
             case BoundToHost(host_id=host_id):
                 raise ApplicationError(
                     f"an earlier attempt had its effect on host {host_id}: the next one goes there",

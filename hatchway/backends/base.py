@@ -41,6 +41,8 @@ class SpawnSpec:
     """How long this attempt may take; None: the scaler's `spawnTimeoutSeconds`."""
     max_lifetime: timedelta | None = None
     """Of the agent, from its adoption on. None: without a bound."""
+    asked_before: bool = False
+    """An earlier attempt may have asked for this agent's compute; what came of that may not show yet."""
     adoption_timeout: timedelta | None = None
     """How long after the confirmed spawn it may be adopted; None: the scaler's `adoptionTimeoutSeconds`."""
 

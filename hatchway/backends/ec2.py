@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import structlog
@@ -23,26 +24,24 @@ from hatchway.backends.ec2_errors import (
     Ec2TagsLost,
     Ec2Unreachable,
     ec2_error,
-    tries_next_offer,
     unreachable_error,
 )
 from hatchway.backends.ec2_exits import POLL_S, Ec2Exits, console
-from hatchway.backends.ec2_instances import GOING, LOOK_EVERY_S, Instance, Instances
+from hatchway.backends.ec2_instances import GOING, LOOK_EVERY_S, Instance, Instances, chosen
+from hatchway.backends.ec2_offers import Walk
 from hatchway.backends.ec2_request import (
     AGENT_ID,
     INSTALLATION,
     Image,
     check_image,
-    placements,
     refuse_what_cannot_run,
-    run_instances,
     script,
 )
 from hatchway.backends.ec2_user_data import printed
 from hatchway.backends.errors import plain
 from hatchway.config.ec2_schema import Ec2LabelSet
 from hatchway.config.schema import Scaler, ScalerType
-from hatchway.errors import DestroyError, HatchwayError, PermanentSpawnError, SpawnCode, TransientSpawnError
+from hatchway.errors import DestroyError, HatchwayError, PermanentSpawnError, SpawnCode
 from hatchway.model import ComputeExit, ComputeRef, ScaleDownReason, TeardownFacts
 from hatchway.through_cancel import to_its_end
 
@@ -132,40 +131,9 @@ class Ec2Backend:
         region = self._at(place)
         image, text = await self._image(place, ec2.ami), script(spec, ec2, place.region)
         check_image(image, spec)
-        wanted = list(placements(ec2))
-        # An earlier attempt may have got another offer than the first, which by now might be granted beside it.
-        if len(wanted) > 1 and (found := await region.instances.of(spec.agent_id)):
-            return self._ref(place, _chosen(found))
-        refused: Ec2Refused | None = None
-        for placement in wanted:
-            progress(f"asking EC2 for {placement}")
-            try:
-                answer = await region.client.call("run_instances", **run_instances(spec, ec2, image, placement, text))
-            except Ec2Refused as e:
-                if e.made_before:
-                    return self._ref(place, await self._made_before(region, spec.agent_id, progress))
-                if not tries_next_offer(e):
-                    raise
-                log.info(
-                    "offer refused", agent_id=spec.agent_id, scaler=self._scaler, offer=str(placement), code=e.code
-                )
-                refused = e
-            else:
-                return self._ref(place, str(answer["Instances"][0]["InstanceId"]))
-        assert refused is not None  # noqa: S101 - there is at least one offer
-        raise refused
-
-    async def _made_before(self, region: _Region, agent_id: str, progress: Progress) -> str:
-        """The instance that our token has made, as soon as EC2 shows it."""
-        progress("waiting until EC2 shows the instance of an earlier attempt")
-        async for found in self._looks(region, agent_id):
-            if found:
-                log.info("instance taken over", agent_id=agent_id, instance_id=_chosen(found))
-                return _chosen(found)
-        raise TransientSpawnError(
-            SpawnCode.DAEMON_UNAVAILABLE,
-            f"EC2 says that an earlier attempt made the instance of {agent_id}, and does not show it yet",
-        )
+        looks = partial(self._looks, region, spec.agent_id)
+        walk = Walk(region.client, region.instances, looks, spec, ec2, progress)
+        return self._ref(place, await walk.take(image, text))
 
     async def _image(self, place: Place, ami: str) -> Image:
         """Asked for once: an AMI never changes. One that is deregistered later is refused by the launch itself."""
@@ -243,7 +211,7 @@ class Ec2Backend:
     async def find(self, agent_id: str) -> ComputeRef | None:
         """The agent's instance that is not terminated. Raises HatchwayError while EC2 does not answer."""
         found = [one for one in await self._at(self._home).instances.of(agent_id) if one.is_there]
-        return self._ref(self._home, _chosen(found)) if found else None
+        return self._ref(self._home, chosen(found)) if found else None
 
     async def exits(self) -> AsyncIterator[ComputeExit]:
         """Agents whose instances have ended, by themselves or by others' doing. What EC2 has forgotten is not told."""
@@ -265,7 +233,7 @@ class Ec2Backend:
         found = await region.instances.of(agent_id)
         if not found:
             return ""
-        text = plain(printed(await console(region.client, _chosen(found))).text)
+        text = plain(printed(await console(region.client, chosen(found))).text)
         return "\n".join(text.rstrip().split("\n")[-lines:])
 
     async def close(self) -> None:
@@ -290,12 +258,6 @@ REMEMBERED = 10_000
 def host_id(scaler: str) -> str:
     """What the rows of a scaler's agents are stamped with: the queue that any worker with credentials polls."""
     return f"scaler.{scaler}"
-
-
-def _chosen(found: list[Instance]) -> str:
-    """Of several the one that runs, and of those the first: whoever looks must come upon the same."""
-    running = [one for one in found if one.runs]
-    return (running or found)[0].id
 
 
 def _image_of(described: Mapping[str, Any]) -> Image:

@@ -19,7 +19,7 @@ _BLOB = re.compile(r"Encoded authorization failure message:.*", re.S)
 """Some kilobytes that only `sts:DecodeAuthorizationMessage` can read."""
 
 MISMATCH = "IdempotentParameterMismatch"
-"""Our own token with other parameters: an earlier attempt of ours made it."""
+"""Our own token with other parameters: an earlier attempt of ours asked with it, and was granted it or refused."""
 ENDED = "IdempotentInstanceTerminated"
 """What our own token made has been terminated."""
 
@@ -52,11 +52,6 @@ class Ec2Refused(Ec2Error):
     @property
     def not_found(self) -> bool:
         return self.code == "InvalidInstanceID.NotFound"
-
-    @property
-    def made_before(self) -> bool:
-        """Whether this says that the token of the call has made an instance already."""
-        return self.code in (MISMATCH, ENDED)
 
 
 @dataclass(frozen=True)
@@ -162,6 +157,20 @@ def ec2_error(refused: Ec2Refused) -> SpawnError:
     if refused.status >= 500:
         return TransientSpawnError(SpawnCode.DAEMON_UNAVAILABLE, f"EC2 failed on its side: {_words(refused)}")
     return PermanentSpawnError(SpawnCode.INVALID_SPEC, f"EC2 does not take the label set: {_words(refused)}")
+
+
+def offers_error(refusals: list[tuple[str, Ec2Refused]]) -> SpawnError:
+    """What it means for a spawn that these offers were refused, in this order; the last one ended the walk.
+
+    What one of them may be granted later is tried again, whatever the others were refused for.
+    """
+    errors = [(offer, ec2_error(refused)) for offer, refused in refusals]
+    _, last = errors[-1]
+    passing = next((e for _, e in (errors[-1], *errors) if isinstance(e, TransientSpawnError)), None)
+    if passing is None:
+        return last
+    never = "".join(f"; {offer} not later either: {e}" for offer, e in errors if isinstance(e, PermanentSpawnError))
+    return TransientSpawnError(passing.code, f"{passing}{never}", passing.retry_after)
 
 
 def unreachable_error(e: Ec2Unreachable) -> TransientSpawnError:

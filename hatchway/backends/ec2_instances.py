@@ -59,6 +59,12 @@ def instance_of(described: dict[str, Any]) -> Instance:
     )
 
 
+def chosen(found: list[Instance]) -> str:
+    """Of several the one that runs, and of those the first: whoever looks must come upon the same."""
+    running = [one for one in found if one.runs]
+    return (running or found)[0].id
+
+
 class Instances:
     """What one region has of one installation."""
 
@@ -114,6 +120,11 @@ class Instances:
             now, left = left[:VALUES], left[VALUES:]
             found += [one async for one in self._pages([{"Name": "instance-id", "Values": now}], bears_ours=False)]
         return found
+
+    async def of_token(self, client_token: str) -> list[Instance]:
+        """What EC2 shows of what was launched with that token, whatever it bears."""
+        launched = [{"Name": "client-token", "Values": [client_token]}]
+        return [one async for one in self._pages(launched, bears_ours=False)]
 
     async def probe(self) -> None:
         """Return when EC2 lets this worker look. Raises Ec2Unreachable, Ec2Refused."""

@@ -58,10 +58,14 @@ def placements(ec2: Ec2LabelSet) -> Iterator[Placement]:
     return (Placement(offer, subnet) for offer in ec2.offers for subnet in ec2.subnets)
 
 
-def client_token(installation_id: str, agent_id: str, placement: Placement) -> str:
-    """The idempotency key of one agent's one offer. Nothing of the attempt: a retry finds the first one's instance."""
+def client_token(installation_id: str, agent_id: str, placement: Placement, number: int = 0) -> str:
+    """The idempotency key of one agent's one offer. Nothing of the attempt: a retry finds the first one's instance.
+
+    `number`: how many of them EC2 has refused before, which it may not forget.
+    """
     offer = placement.offer.model_dump(mode="json")
-    text = json.dumps([installation_id, agent_id, offer, placement.subnet], sort_keys=True)
+    parts = [installation_id, agent_id, offer, placement.subnet, *([number] if number else [])]
+    text = json.dumps(parts, sort_keys=True)
     return hashlib.sha256(f"hatchway ec2\0{text}".encode()).hexdigest()
 
 
@@ -190,11 +194,13 @@ def script(spec: SpawnSpec, ec2: Ec2LabelSet, region: str) -> str:
     return text
 
 
-def run_instances(spec: SpawnSpec, ec2: Ec2LabelSet, image: Image, placement: Placement, text: str) -> dict[str, Any]:
-    """The parameters of RunInstances. `text` is the user data; the SDK encodes it."""
+def run_instances(
+    spec: SpawnSpec, ec2: Ec2LabelSet, image: Image, placement: Placement, text: str, number: int = 0
+) -> dict[str, Any]:
+    """The parameters of RunInstances. `text` is the user data; the SDK encodes it. `number`: of the token."""
     tags = [{"Key": key, "Value": value} for key, value in instance_tags(spec, ec2).items()]
     ask: dict[str, Any] = {
-        "ClientToken": client_token(spec.installation_id, spec.agent_id, placement),
+        "ClientToken": client_token(spec.installation_id, spec.agent_id, placement, number),
         "MinCount": 1,
         "MaxCount": 1,
         "ImageId": ec2.ami,

@@ -64,6 +64,8 @@ class Stamped:
     """The effect may be made here. `row.read_at` is the database's time at which the attempt began."""
 
     row: SpawnRow
+    again: bool
+    """An earlier attempt was told the same, and may have made the effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ class Slots:
         )
         match answer["answer"]:
             case "stamped":
-                return Stamped(SpawnRow.from_json(answer["row"]))
+                return Stamped(SpawnRow.from_json(answer["row"]), answer["again"])
             case "bound-to-host":
                 return BoundToHost(answer["host_id"])
             case "closing":

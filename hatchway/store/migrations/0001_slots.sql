@@ -287,7 +287,12 @@ declare
 begin
   update scaler_spawning_agents
      set host_id = args->>'host_id',
+  v_again boolean;                                      -- an earlier attempt has stamped it, and may have had its effect
          deadline_at = case when adopted_by is not null or args->>'deadline_s' is null then deadline_at
+  select host_id is not null into v_again
+    from scaler_spawning_agents
+   where agent_id = args->>'agent_id'
+     for update;
                             else now() + make_interval(secs => (args->>'deadline_s')::double precision) end,
          state_version = state_version + 1
    where agent_id = args->>'agent_id'
@@ -295,7 +300,7 @@ begin
      and (host_id is null or host_id = args->>'host_id')
   returning * into s;
   if found then
-    return jsonb_build_object('answer', 'stamped', 'row', hatchway_row(s));
+    return jsonb_build_object('answer', 'stamped', 'row', hatchway_row(s), 'again', v_again);
   end if;
   select * into s from scaler_spawning_agents where agent_id = args->>'agent_id';
   if not found then

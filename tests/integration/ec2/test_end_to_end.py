@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 
 import pytest
 
+from hatchway.backends import ec2
+from hatchway.backends.ec2_client import ATTEMPTS
 from hatchway.client import ProvisionFailed, Started
 from hatchway.errors import ErrorType
 from hatchway.model import JobResult, ProvisionState, TeardownState
-from tests.support.fake_ec2.cloud import FakeEc2
-from tests.support.fake_ec2.specs import SCALER
+from tests.support.fake_ec2.cloud import FakeEc2, Machine
+from tests.support.fake_ec2.specs import QUICK, SCALER
 from tests.support.fake_ec2.wire import Parameters
 from tests.support.namespaces import until
 from tests.support.stack import Stack
@@ -56,6 +60,32 @@ async def test_a_requests_own_times_are_those_of_its_instance(stack_of: Run, clo
     (machine,) = cloud.of(started.agent_id)
     assert machine.inside is not None
     assert machine.inside.switched[0] == ["-P", "+191"]  # 7200 s until adopted, 3600 of work, 30 of grace, 600 beyond
+
+
+@pytest.mark.scenario("S01", "S03")
+async def test_a_lost_grant_that_shows_late_is_found_by_the_next_attempt_though_an_earlier_offer_is_free_again(
+    stack_of: Run, cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next attempt is told that it is not the first, so it waits for longer than EC2 takes to show an instance."""
+    monkeypatch.setattr(ec2, "PACE", replace(QUICK, visible_after=10.0))
+    offers = [{"instanceType": "m7i.large", "spot": True}, {"instanceType": "m7i.large"}]
+
+    def late(machine: Machine) -> None:
+        machine.shown_at = machine.tagged_at = time.monotonic() + 8
+        cloud.mischief.short_of = set()
+
+    async with stack_of(ec2={"offers": offers, "userData": "exec sleep 3600"}) as stack:
+        cloud.mischief.remembers_refused = False
+        cloud.mischief.short_of, cloud.mischief.lost, cloud.made = {"m7i.large spot"}, 1.0, late
+        started = await stack.provision(job_id="job-1")
+        await until(lambda: cloud.faults["lost"] == ATTEMPTS, what="a launch whose every reply is lost")
+        cloud.mischief.lost = 0.0
+        await stack.reaches(started, S.AWAITING_ADOPTION)
+        await stack.hatchway.cancel(started.workflow_id)
+        await stack.nothing_left()
+
+    (machine,) = cloud.of(started.agent_id)
+    assert "InstanceMarketOptions.MarketType" not in machine.asked
 
 
 @pytest.mark.scenario("S41")

@@ -21,10 +21,13 @@ OFFERS = [{"instanceType": "m7i.large", "spot": True}, {"instanceType": "m7i.lar
 LATE_S = 0.4
 
 
-def spec(cloud: FakeEc2, agent_id: str, claim: str = "claim-1", offers: int = 3) -> SpawnSpec:
+def spec(
+    cloud: FakeEc2, agent_id: str, claim: str = "claim-1", offers: int = 3, *, asked_before: bool = False
+) -> SpawnSpec:  # fmt: skip
     """An agent with the first so many offers. Another claim is what another attempt has."""
     scaler = ec2_scaler(cloud.url, ec2={"userData": "exec sleep 3600", "offers": OFFERS[:offers]})
-    return ec2_spec(scaler, agent_id, {"KICI_SCALER_CLAIM_CODE": claim, "KICI_AGENT_ID": agent_id}, INSTALLATION)
+    env = {"KICI_SCALER_CLAIM_CODE": claim, "KICI_AGENT_ID": agent_id}
+    return ec2_spec(scaler, agent_id, env, INSTALLATION, asked_before=asked_before)
 
 
 def offer_of(cloud: FakeEc2, agent_id: str) -> str:
@@ -127,6 +130,93 @@ async def test_a_launch_whose_every_reply_is_lost_is_found_by_the_next_attempt_a
     assert [machine.id for machine in cloud.of(agent_id)] == [ref.ref]
 
 
+NOT_THERE = ("Unsupported", "The requested instance type is not supported in the zone")
+DENIED = ("UnauthorizedOperation", "You are not authorized")
+OTHER_MACHINE = ("Unsupported", "The architecture 'arm64' of the type does not match the architecture 'x86_64'")
+
+
+@pytest.mark.scenario("S16", "S19")
+@pytest.mark.parametrize(
+    ("lasting", "short_of", "granted_never"),
+    [
+        (NOT_THERE, SPOT, None),
+        (NOT_THERE, ON_DEMAND, "spot"),
+        (DENIED, SPOT, None),
+        (OTHER_MACHINE, SPOT, None),
+    ],
+    ids=["not there", "not there, and asked for first", "denied", "another architecture"],
+)
+async def test_what_one_offer_may_grant_later_is_tried_again_whatever_another_says(
+    harness: Ec2Harness, cloud: FakeEc2, lasting: tuple[str, str], short_of: str, granted_never: str | None
+) -> None:
+    agent_id = fresh_agent_id()
+    cloud.mischief.short_of = {short_of}
+    cloud.mischief.refuse(
+        "RunInstances", *lasting, times=9, fits=lambda ask: ask.get("InstanceMarketOptions.MarketType") == granted_never
+    )
+
+    with pytest.raises(TransientSpawnError, match=lasting[1]) as raised:
+        await harness.backend.spawn(spec(cloud, agent_id, offers=2), silent)
+
+    assert raised.value.code is SpawnCode.CAPACITY
+    assert cloud.machines == {}
+
+
+@pytest.mark.scenario("S16")
+async def test_what_every_offer_refuses_for_good_is_not_tried_again(harness: Ec2Harness, cloud: FakeEc2) -> None:
+    cloud.mischief.refuse("RunInstances", "Unsupported", times=9)
+
+    with pytest.raises(PermanentSpawnError) as raised:
+        await harness.backend.spawn(spec(cloud, fresh_agent_id()), silent)
+
+    assert raised.value.code is SpawnCode.INVALID_SPEC
+    assert cloud.calls["RunInstances"] == 3
+
+
+@pytest.mark.scenario("S01", "S16")
+@pytest.mark.parametrize("offers", [1, 2])
+@pytest.mark.parametrize("again", [1, 2])
+async def test_a_token_that_was_refused_is_not_taken_for_one_that_made_an_instance(
+    harness: Ec2Harness, cloud: FakeEc2, offers: int, again: int
+) -> None:
+    """EC2 remembers what it refused as well, and the next attempt has a claim of its own: other parameters."""
+    agent_id = fresh_agent_id()
+    cloud.mischief.short_of = {SPOT, ON_DEMAND, LARGER}
+    for attempt in range(again):
+        with pytest.raises(TransientSpawnError) as raised:
+            await harness.backend.spawn(
+                spec(cloud, agent_id, f"claim-{attempt}", offers, asked_before=attempt > 0), silent
+            )
+        assert raised.value.code is SpawnCode.CAPACITY
+    cloud.mischief.short_of = set()
+
+    ref = await harness.backend.spawn(spec(cloud, agent_id, "claim-9", offers, asked_before=True), silent)
+
+    assert [machine.id for machine in cloud.of(agent_id)] == [ref.ref]
+    assert offer_of(cloud, agent_id) == SPOT
+
+
+@pytest.mark.scenario("S01", "S03")
+@pytest.mark.parametrize("remembers_refused", [True, False])
+async def test_a_lost_grant_after_a_refusal_is_waited_for_before_the_first_offer_is_asked_for_again(
+    harness: Ec2Harness, cloud: FakeEc2, remembers_refused: bool
+) -> None:
+    """No token tells: the first offer's was refused, and the second's is not asked for once the first is granted."""
+    agent_id = fresh_agent_id()
+    cloud.mischief.remembers_refused = remembers_refused
+    cloud.mischief.short_of, cloud.mischief.lost, cloud.mischief.late_s = {SPOT}, 1.0, LATE_S
+    with pytest.raises(TransientSpawnError):
+        await harness.backend.spawn(spec(cloud, agent_id, "claim-1"), silent)
+    (machine,) = cloud.of(agent_id)
+    machine.shown_at = machine.tagged_at = time.monotonic() + LATE_S
+    cloud.mischief.lost, cloud.mischief.short_of = 0.0, set()
+
+    again = await (await harness.another()).spawn(spec(cloud, agent_id, "claim-2", asked_before=True), silent)
+
+    assert [one.id for one in cloud.of(agent_id)] == [again.ref]
+    assert offer_of(cloud, agent_id) == ON_DEMAND
+
+
 async def test_an_instance_that_ended_before_its_spawn_was_confirmed_is_not_made_again(
     harness: Ec2Harness, cloud: FakeEc2
 ) -> None:
@@ -192,7 +282,7 @@ async def test_the_instances_own_time_limit_ends_it_when_nobody_else_does(harnes
     await harness.backend.spawn(ec2_spec(scaler, agent_id, env, INSTALLATION), silent)
 
     async with asyncio.timeout(30):
-        while await harness.live(agent_id):
+        while await harness.live(agent_id) or len(await harness.remains(agent_id)) > 1:  # its processes end with it
             await asyncio.sleep(0.02)
     assert await harness.remains(agent_id) in ([], [f"{cloud.of(agent_id)[0].id} shutting-down"])
     assert issubclass(TransientSpawnError, SpawnError)

@@ -369,6 +369,15 @@ async def test_a_new_plan_keeps_the_place_in_the_line(db: Database) -> None:
     assert [(w.agent_id, w.scalers) for w in await Line(db).list()] == [("b1", ["s1", "s2"]), ("b2", ["s1"])]
 
 
+async def test_a_stamp_says_whether_an_earlier_attempt_may_have_had_its_effect(db: Database) -> None:
+    slots = Slots(db)
+    await held(db, "a1")
+
+    answers = [await slots.stamp_host("a1", "host-1") for _ in range(3)]
+
+    assert [one.again for one in answers if isinstance(one, Stamped)] == [False, True, True]
+
+
 async def test_one_host_makes_the_effect(db: Database) -> None:
     slots = Slots(db)
     await held(db, "a1")

@@ -65,6 +65,7 @@ class Machine:
             "instanceState": {"code": CODES[self.state], "name": self.state},
             "stateReason": reason,
             "instanceType": self.asked["InstanceType"],
+            "clientToken": self.token,
             "launchTime": self.launched.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "subnetId": self.asked["SubnetId"],
             "tagSet": [{"key": key, "value": value} for key, value in self.tags.items()],
@@ -97,6 +98,8 @@ class FakeEc2:
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _pages: dict[str, list[str]] = field(default_factory=dict)
+    _refused: dict[str, Parameters] = field(default_factory=dict)
+    """Token to what was asked with it and refused."""
 
     # ── what a test asks ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -147,6 +150,9 @@ class FakeEc2:
                 self.faults["throttled"] += 1
                 raise Refused("RequestLimitExceeded", "Request limit exceeded.", 503)
             if (refused := self.mischief.refusal_of(action, parameters)) is not None:
+                if action == "RunInstances":
+                    self._same_as_before(parameters)
+                    self._remember(parameters)
                 raise refused
             self._authorize(action, parameters)
         with self._lock:
@@ -179,15 +185,12 @@ class FakeEc2:
 
     def _run(self, ask: Parameters) -> Answer:
         token = ask.get("ClientToken", "")
+        self._same_as_before(ask)
         if made := next((m for m in self.machines.values() if token and m.token == token), None):
-            if {**made.asked, "ClientToken": ""} != {**ask, "ClientToken": ""}:
-                raise Refused(
-                    "IdempotentParameterMismatch",
-                    "The client token you have provided is associated with a resource with different parameters.",
-                )
             if not made.lives:
                 raise Refused("IdempotentInstanceTerminated", f"The instance {made.id} has been terminated.")
             return {"reservationId": f"r-{made.id[2:]}", "instancesSet": [made.described()]}
+        self._remember(ask)
         if ask["ImageId"] not in IMAGES:
             raise Refused("InvalidAMIID.NotFound", f"The image id '[{ask['ImageId']}]' does not exist")
         spot = ask.get("InstanceMarketOptions.MarketType") == "spot"
@@ -196,7 +199,23 @@ class FakeEc2:
         if self.mischief.quota is not None and len(self.there()) >= self.mischief.quota:
             raise Refused("InstanceLimitExceeded", f"Your quota allows for {self.mischief.quota} instances.")
         machine = self._made(ask, token)
+        self._refused.pop(token, None)
         return {"reservationId": f"r-{machine.id[2:]}", "instancesSet": [machine.described()]}
+
+    def _same_as_before(self, ask: Parameters) -> None:
+        """A token is of one request, whether that was granted or refused."""
+        token = ask.get("ClientToken", "")
+        asked = [machine.asked for machine in self.machines.values() if machine.token == token]
+        asked += [self._refused[token]] if token in self._refused else []
+        if token and any({**one, "ClientToken": ""} != {**ask, "ClientToken": ""} for one in asked):
+            raise Refused(
+                "IdempotentParameterMismatch",
+                "Arguments on this idempotent request are inconsistent with arguments used in previous request(s).",
+            )
+
+    def _remember(self, ask: Parameters) -> None:
+        if self.mischief.remembers_refused:
+            self._refused[ask.get("ClientToken", "")] = ask
 
     def _made(self, ask: Parameters, token: str) -> Machine:
         instance_id, now = f"i-{next(self._numbers):017x}", time.monotonic()

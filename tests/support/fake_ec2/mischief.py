@@ -42,6 +42,9 @@ class Mischief:
     """Offers without capacity: `m7i.large`, `m7i.large spot`."""
     quota: int | None = None
     """Instances that the account may have at once."""
+    remembers_refused: bool = True
+    """A token of a request that was refused is as used as one of a request that was granted. AWS does not say so, and
+    it has been seen after a lack of capacity."""
     minute_s: float = 60.0
     """How long a minute of an instance's own `shutdown -P +N` takes."""
 
