@@ -9,7 +9,7 @@ from activities.failures import UNREGISTERED
 from activities.models import AdoptAnswer, AdoptInput, AdoptKind, CloseAnswer, CloseInput, CloseKind
 from hatchway.config.current import CurrentConfig
 from hatchway.metrics import Metrics
-from hatchway.model import EndReason
+from hatchway.model import EndReason, TeardownState
 from hatchway.store.adoption import Adopted, AdoptedByOther, Adoption, NoSuchProvision, TearingDown
 from hatchway.store.backoff import Backoff
 from hatchway.store.rows import SpawnRow
@@ -51,6 +51,8 @@ class AdoptionActivities:
             facts=answer.row.teardown_facts if answer.row else None,
             adopted_by=answer.row.adopted_by if answer.row else None,
             end_reason=EndReason(answer.end_reason) if answer.end_reason else None,
+            released=answer.released,
+            teardown=TeardownState(answer.teardown) if answer.teardown else None,
         )
 
     async def _count_unregistered(self, row: SpawnRow) -> None:

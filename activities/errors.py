@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TypeVar
 
 from temporalio import activity
@@ -29,6 +30,19 @@ async def patiently(call: Callable[[], Awaitable[T]]) -> T:
         except (StoreUnreachable, StoreContended) as e:
             activity.logger.warning("waiting for the database: %s", e)
             await asyncio.sleep(ASK_AGAIN_AFTER)
+
+
+async def within(limit: timedelta | None, call: Awaitable[T]) -> T:
+    """The answer of a store call. Raises StoreUnreachable where it takes longer than `limit`; None: the store's own."""
+    try:
+        async with asyncio.timeout(limit.total_seconds() if limit else None):
+            return await call
+    except TimeoutError:
+        if limit is None:
+            raise
+        raise StoreUnreachable(
+            f"Postgres did not answer within {limit.total_seconds():g} s; calling again settles what happened"
+        ) from None
 
 
 @contextmanager

@@ -143,12 +143,18 @@ class CloseKind(StrEnum):
 
 
 class CloseAnswer(Payload):
-    """`facts` is None when no host was stamped: no effect can have happened, there is nothing to tear down."""
+    """`facts` is None when no host was stamped: no effect can have happened, there is nothing to tear down.
+
+    `released`: its slot was given back before. Its compute is not to be destroyed again: the row that said where and
+    through whom is gone. `teardown`: how the end of the compute was known then.
+    """
 
     kind: CloseKind
     facts: TeardownFacts | None = None
     adopted_by: str | None = None
     end_reason: EndReason | None = None
+    released: bool = False
+    teardown: TeardownState | None = None
 
 
 class Decision(Payload):
@@ -179,10 +185,14 @@ class AgentInput(Payload):
 
 
 class ReleaseInput(Payload):
-    """What the workflow takes for the end. A completion that the agent has recorded stands above it."""
+    """What the workflow takes for the end. A completion that the agent has recorded stands above it.
+
+    `teardown`: how the end of the compute is known.
+    """
 
     agent_id: str
     end_reason: EndReason
+    teardown: TeardownState | None = None
 
 
 class Done(Payload):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 
 from temporalio.client import Client
 
+from activities.errors import within
 from activities.models import Decision, ReleaseInput
 from hatchway.metrics import Metrics
 from hatchway.model import EndReason, JobResult
@@ -21,12 +23,16 @@ class Releasing:
         self._temporal = temporal
         self._metrics = metrics
 
-    async def release(self, ask: ReleaseInput) -> Decision:
+    async def release(self, ask: ReleaseInput, limit: timedelta | None = None) -> Decision:
         """Decide the outcome unless that was done before, free the slot, leave the line, tell who was handed the room.
 
-        The compute is gone: nobody can record a completion any more. Raises StoreUnreachable and StoreContended.
+        The compute is gone: nobody can record a completion any more. Raises StoreUnreachable, also where the database
+        takes longer than `limit`, and StoreContended; RPCError where Temporal does not answer, with the slot free.
         """
-        released = await self._slots.release(ask.agent_id, ask.end_reason.value, unheard(ask))
+        teardown = ask.teardown.value if ask.teardown else None
+        released = await within(
+            limit, self._slots.release(ask.agent_id, ask.end_reason.value, unheard(ask), teardown=teardown)
+        )
         await self.wake(released.wake)
         return decision(ask, released.end_reason, released.result)
 

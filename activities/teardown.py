@@ -1,14 +1,20 @@
-"""Teardown: the step that destroys compute, and, where the end can change no more, all that goes with it."""
+"""Teardown: the step that destroys compute, and, where the end can change no more, all that goes with it.
+
+closed ──► destroyed ──► released
+   │ released before: an earlier attempt of this step got that far, and its reply was lost
+   └──────────────────────────► released once more, which changes nothing and tells whoever was not told
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.backends import Backends
-from activities.errors import store_errors
+from activities.errors import store_errors, within
 from activities.heartbeats import heartbeats
 from activities.models import Decision, ReleaseInput, TeardownInput, TornDown
 from activities.releasing import Releasing
@@ -16,7 +22,11 @@ from hatchway.backends.base import Accepted, Backend
 from hatchway.errors import DestroyError
 from hatchway.metrics import Metrics
 from hatchway.model import EndReason, TeardownFacts, TeardownState
-from hatchway.store.adoption import Adoption
+from hatchway.store.adoption import Adoption, CloseAnswer
+
+STORE_LIMIT = timedelta(seconds=5)
+"""For each call of the store in this step. Where it is slower, the workflow goes on step by step, and waits there: the
+round is for the backend, and a slow database must not count as a backend that does not answer."""
 
 
 class TeardownActivities:
@@ -40,25 +50,33 @@ class TeardownActivities:
         """Destroy the agent's compute, found by its agent id; absent is gone.
 
         With `final_end`, close before and release after, which saves a provision two steps. A database that does not
-        answer fails that at once, whatever was done by then: the workflow takes the steps one by one, and those wait.
+        answer soon fails that at once, whatever was done by then: the workflow takes the steps one by one, and those
+        wait.
         """
         async with heartbeats():
-            facts = await self._close(ask, ask.final_end) if ask.final_end else ask.facts
-            backend = self._backends.of(facts.backend_type)
-            try:
-                gone = await backend.destroy(ask.agent_id, facts, ask.reason)
-            except DestroyError as e:
-                raise ApplicationError(str(e), type="DestroyError") from None
-            decision = await self._release(ask, ask.final_end) if ask.final_end else None
-        state = TeardownState.ACCEPTED if isinstance(gone, Accepted) else TeardownState.CONFIRMED
-        return TornDown(teardown=state, decision=decision)
+            if ask.final_end is None:
+                return TornDown(teardown=await self._destroy(ask, ask.facts))
+            closed = await self._close(ask.agent_id, ask.final_end)
+            if closed.released:
+                state = TeardownState(closed.teardown or TeardownState.PENDING)
+            else:
+                # What stands on the row counts; where that has been lost, what was asked with.
+                state = await self._destroy(ask, (closed.row.teardown_facts if closed.row else None) or ask.facts)
+            release = ReleaseInput(agent_id=ask.agent_id, end_reason=ask.final_end, teardown=state)
+            return TornDown(teardown=state, decision=await self._release(release))
 
-    async def _close(self, ask: TeardownInput, end: EndReason) -> TeardownFacts:
-        """From here on nobody can adopt. What stands on the row counts; where that has gone, what was asked with."""
-        with store_errors(self._metrics, fatal=True):
-            closed = await self._adoption.close(ask.agent_id, end.value, only_unadopted=False)
-        return (closed.row.teardown_facts if closed.row else None) or ask.facts
+    async def _destroy(self, ask: TeardownInput, facts: TeardownFacts) -> TeardownState:
+        try:
+            gone = await self._backends.of(facts.backend_type).destroy(ask.agent_id, facts, ask.reason)
+        except DestroyError as e:
+            raise ApplicationError(str(e), type="DestroyError") from None
+        return TeardownState.ACCEPTED if isinstance(gone, Accepted) else TeardownState.CONFIRMED
 
-    async def _release(self, ask: TeardownInput, end: EndReason) -> Decision:
+    async def _close(self, agent_id: str, end: EndReason) -> CloseAnswer:
+        """From here on nobody can adopt."""
         with store_errors(self._metrics, fatal=True):
-            return await self._releasing.release(ReleaseInput(agent_id=ask.agent_id, end_reason=end))
+            return await within(STORE_LIMIT, self._adoption.close(agent_id, end.value, only_unadopted=False))
+
+    async def _release(self, ask: ReleaseInput) -> Decision:
+        with store_errors(self._metrics, fatal=True):
+            return await self._releasing.release(ask, STORE_LIMIT)

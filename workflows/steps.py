@@ -52,8 +52,17 @@ LATER_ROUND = timedelta(hours=1)
 TEARDOWN_RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=5))
 
 
-async def store(method: Callable[[X, A], Awaitable[T]], arg: A, *, summary: str, limit: timedelta | None = None) -> T:
+async def store(
+    method: Callable[[X, A], Awaitable[T]],
+    arg: A,
+    *,
+    summary: str,
+    limit: timedelta | None = None,
+    away: Callable[[str], None] | None = None,
+) -> T:
     """One short step: inside the workflow task first, and through the task queue if that did not get through.
+
+    `away` is told the failure before the second try, which may last as long as the database is away.
 
     The first try costs no task round trip, which halves the history of a provision. The second waits for as long as the
     database is away, or for `limit`. Both are one step because every statement of the store may be repeated.
@@ -68,6 +77,8 @@ async def store(method: Callable[[X, A], Awaitable[T]], arg: A, *, summary: str,
         cause = e.cause if isinstance(e, ActivityError) else e
         if is_cancelled_exception(e) or (isinstance(cause, ApplicationError) and cause.non_retryable):
             raise
+        if away is not None:
+            away(last_words(e))
     return await workflow.execute_activity_method(
         method,
         arg,

@@ -1,8 +1,9 @@
 """How a provision takes its compute down: close, destroy, decide, release, in one step or in three.
 
     closed ──► destroyed ──► decided and released ──► the outcome
-                   │ not within the first round
-                   └──► decided; handed over to TeardownWorkflow, with the slot still held ──► the outcome
+       │           │ not within the first round
+       │           └──► decided; handed over to TeardownWorkflow, with the slot still held ──► the outcome
+       └ released before, by a step whose answer was lost ──► decided ──► the outcome
 
 A completion of an adopted agent outranks every other fact, so nothing that is still to come can change that end. Then
 the host that destroys also closes before and releases after: nearly every provision ends so, and it saves two steps.
@@ -12,6 +13,7 @@ Any other end waits for the compute to be gone, and is decided by the workflow t
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import FailureError, WorkflowAlreadyStartedError
@@ -35,17 +37,21 @@ from workflows import endings
 from workflows.evidence import cancelled
 from workflows.messages import Messages
 from workflows.rounds import Round, tear_down_round
-from workflows.steps import FIRST_ROUND, store, through_cancel
+from workflows.steps import FIRST_ROUND, STORE_ALLOWANCE, store, through_cancel
 from workflows.teardown import TeardownWorkflow
 
 S = ProvisionState
+
+BACKEND = "the backend to confirm that the compute is gone"
+DATABASE = "the database, which does not answer"
+NOTHING = timedelta()
 
 
 class TakingDown(Messages):
     async def _tear_down(self) -> ProvisionOutcome:
         """Until the compute is gone, or somebody else sees to that; then end with the outcome."""
         as_expected = self._end() is EndReason.COMPLETED
-        self._enter(S.TEARING_DOWN, "the backend to confirm that the compute is gone", upsert=not as_expected)
+        self._enter(S.TEARING_DOWN, BACKEND, upsert=not as_expected)
         self._say(self._waiting_for, endings.trouble(self._end(), self._seen, self._slot))
         teardown, end = await through_cancel(self._take_down())
         if self._bound:
@@ -61,7 +67,13 @@ class TakingDown(Messages):
             if tried.torn and tried.torn.decision:
                 self._seen.record_decision(tried.torn.decision)
                 return tried.torn.teardown, self._end()
-        return await self._step_by_step(None if tried is None or tried.store_away else tried)
+            if tried.store_away:
+                self._store_away(tried.error or "it did not answer")
+                tried = None
+        return await self._step_by_step(tried)
+
+    def _store_away(self, words: str) -> None:
+        self._say(DATABASE, words)
 
     def _facts_of_final_end(self) -> TeardownFacts | None:
         """Where the compute is, if this end can change no more and nobody is about to write on the row."""
@@ -74,11 +86,15 @@ class TakingDown(Messages):
             AdoptionActivities.close,
             CloseInput(agent_id=self._agent_id, end_reason=self._end()),
             summary=f"close: {self._end().value}",
+            away=self._store_away,
         )
         self._ending_compute = True
         await self._settle_spawn()
         teardown, facts = TeardownState.CONFIRMED, closed.facts or self._known_facts()
-        if facts:
+        if closed.released:
+            teardown, facts = closed.teardown or TeardownState.PENDING, None
+        elif facts:
+            self._say(BACKEND)
             taken = tried or await self._first_round(facts)
             teardown = taken.torn.teardown if taken.torn else TeardownState.PENDING
         await workflow.wait_condition(lambda: self._adopting == 0 and self._binding == 0)
@@ -104,7 +120,7 @@ class TakingDown(Messages):
             facts,
             self._wire_reason(),
             number=1,
-            limit=FIRST_ROUND + self.slot.stop_grace,
+            limit=FIRST_ROUND + self.slot.stop_grace + (STORE_ALLOWANCE if final_end else NOTHING),
             forgotten=lambda: self._seen.forgotten_by is not None,
             final_end=final_end,
         )
@@ -114,17 +130,19 @@ class TakingDown(Messages):
 
     async def _decide_and_release(self, facts: TeardownFacts | None, teardown: TeardownState) -> EndReason:
         """The outcome, from every fact, written down once; then the slot is free, or handed over while it is not."""
-        believed = ReleaseInput(agent_id=self._agent_id, end_reason=self._end())
+        believed = ReleaseInput(agent_id=self._agent_id, end_reason=self._end(), teardown=teardown)
         if facts and teardown is TeardownState.PENDING and not self._seen.forgotten_by:
             decided = await store(
-                SlotActivities.record_outcome, believed, summary=f"decide: {believed.end_reason.value}"
-            )
+                SlotActivities.record_outcome, believed, summary=f"decide: {believed.end_reason.value}",
+                away=self._store_away,
+            )  # fmt: skip
             self._seen.record_decision(decided)
             await self._hand_over(facts, self._end())
         else:
             decided = await store(
-                SlotActivities.release, believed, summary=f"release the slot: {believed.end_reason.value}"
-            )
+                SlotActivities.release, believed, summary=f"release the slot: {believed.end_reason.value}",
+                away=self._store_away,
+            )  # fmt: skip
             self._seen.record_decision(decided)
         return self._end()
 

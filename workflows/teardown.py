@@ -3,8 +3,9 @@
 Takes over from a provision whose first teardown round failed, and from provisions whose workflow is gone.
 
     close ──► round 1 (30 s) ── failed ──► round 2, 3, … (1 h each), for ever
-                 │ gone, or accepted           │
-                 └──────────────┬──────────────┘        forget_compute: an operator's word, when nobody can confirm
+      │          │ gone, or accepted           │
+      └──────────┴──────────────┬──────────────┘        forget_compute: an operator's word, when nobody can confirm
+  released before               │
                                 ▼
                              release ──► closed
 
@@ -49,18 +50,23 @@ class TeardownWorkflow:
         return await through_cancel(self._tear_down(teardown))
 
     async def _tear_down(self, request: TeardownRequest) -> TeardownOutcome:
-        await store(
+        closed = await store(
             AdoptionActivities.close,
             CloseInput(agent_id=request.agent_id, end_reason=request.end_reason),
             summary=f"close: {request.end_reason.value}",
         )
-        state = await self._rounds(request)
+        if closed.released:
+            state = closed.teardown or TeardownState.PENDING
+            how = "its slot was free before this teardown began"
+        else:
+            state = await self._rounds(request)
+            how = self._how(state)
         await store(
             SlotActivities.release,
-            ReleaseInput(agent_id=request.agent_id, end_reason=request.end_reason),
+            ReleaseInput(agent_id=request.agent_id, end_reason=request.end_reason, teardown=state),
             summary="release the slot",
         )
-        workflow.set_current_details(render_torn_down(request.agent_id, workflow.now(), self._how(state)))
+        workflow.set_current_details(render_torn_down(request.agent_id, workflow.now(), how))
         return TeardownOutcome(agent_id=request.agent_id, teardown=state)
 
     async def _rounds(self, request: TeardownRequest) -> TeardownState:

@@ -46,6 +46,10 @@ class CloseAnswer:
     row: SpawnRow | None
     end_reason: str | None
     """Of whoever closed first; of the outcome when the row is gone."""
+    released: bool = False
+    """The row is gone because its slot was given back, and not because it was lost: the compute's end was known."""
+    teardown: str | None = None
+    """How it was known, as the release said it."""
 
 
 class Adoption:
@@ -89,4 +93,6 @@ class Adoption:
             "hatchway_close", {"agent_id": agent_id, "end_reason": end_reason, "only_unadopted": only_unadopted}
         )
         row = None if answer["row"] is None else SpawnRow.from_json(answer["row"])
-        return CloseAnswer(answer["answer"], row, answer["end_reason"])
+        return CloseAnswer(
+            answer["answer"], row, answer["end_reason"], bool(answer.get("released")), answer.get("teardown")
+        )

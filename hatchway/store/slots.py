@@ -111,13 +111,18 @@ class Slots:
         answer = await self._db.call("hatchway_reserve", _reservation(wanted), admission=True)
         return parse_answer(answer)
 
-    async def release(self, agent_id: str, end_reason: str, result: str | None = None) -> Released:
+    async def release(
+        self, agent_id: str, end_reason: str, result: str | None = None, teardown: str | None = None
+    ) -> Released:
         """Give the slot back, or leave the line, and decide the outcome unless that was done before.
 
-        A completion that the agent has recorded beats `end_reason` and `result`. A reserve for this agent that is
-        still on its way is refused from now on.
+        `teardown`: how the end of the compute is known; what the first release says stays. A completion that the agent
+        has recorded beats `end_reason` and `result`. A reserve for this agent that is still on its way is refused from
+        now on.
         """
-        return await self._release({"agent_id": agent_id, "end_reason": end_reason, "result": result})
+        return await self._release(
+            {"agent_id": agent_id, "end_reason": end_reason, "result": result, "teardown": teardown}
+        )
 
     async def returned(self, agent_id: str) -> Released:
         """Give back the grant, the place in the line or the taken warm agent of a workflow that is gone (its signal was

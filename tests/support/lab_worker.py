@@ -2,9 +2,9 @@
 
     python -m tests.support.lab_worker ADDRESS NAMESPACE DSN DIRECTORY HOST [STEP]
 
-With STEP (`before_create`, `after_create`, `before_destroy`, `after_destroy`, `before_bind`, `after_bind`) the first
-call that comes there writes `DIRECTORY/reached-STEP` and stays there for ever: the test kills the process knowing where
-it was.
+With STEP (`before_create`, `after_create`, `before_destroy`, `after_destroy`, `before_bind`, `after_bind`, or
+`after_release` of a teardown that also releases) the first call that comes there writes `DIRECTORY/reached-STEP` and
+stays there for ever: the test kills the process knowing where it was.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
+from temporalio import activity
 from temporalio.client import Client
 
 from activities.models import BindInput
@@ -50,6 +54,9 @@ class DiskCloud(Cloud):
             path.unlink()
             self._append("removed", agent_id, host_id)
 
+    def asked_to_destroy(self, agent_id: str, host_id: str) -> None:
+        self._append("asked", agent_id, host_id)
+
     def _append(self, *words: str) -> None:
         with self._log.open("a") as file:
             file.write(" ".join(words) + "\n")
@@ -75,6 +82,20 @@ def _stay_at_bind(step: str, stay: Callable[[str], Awaitable[None]]) -> None:
     WarmActivities._send_bind = staying  # type: ignore[method-assign]
 
 
+def _stay_after_release(lab: Lab, stay: Callable[[str], Awaitable[None]]) -> None:
+    """The teardown's own release has committed, and nobody knows. Temporal is to miss this worker soon."""
+    release = lab.slots.release
+
+    async def staying(agent_id: str, *args: Any, **keys: Any) -> Any:
+        released = await release(agent_id, *args, **keys)
+        if activity.info().activity_type == "teardown":
+            await stay(agent_id)
+        return released
+
+    lab.slots.release = staying  # type: ignore[method-assign]
+    mock.patch("workflows.rounds.HEARTBEAT_TIMEOUT", timedelta(seconds=2)).start()
+
+
 async def serve(address: str, namespace: str, dsn: str, directory: Path, host: str, step: str | None) -> None:
     temporal = await Client.connect(address, namespace=namespace, plugins=[plugin()])
     stop = asyncio.Event()
@@ -90,6 +111,8 @@ async def serve(address: str, namespace: str, dsn: str, directory: Path, host: s
 
             if "bind" in step:
                 _stay_at_bind(step, stay)
+            elif step == "after_release":
+                _stay_after_release(lab, stay)
             else:
                 setattr(lab.backend, step, stay)
         async with control_worker(lab):

@@ -57,6 +57,9 @@ class Cloud:
         if self.live.pop(agent_id, None):
             self.log.append(("removed", agent_id, host_id))
 
+    def asked_to_destroy(self, agent_id: str, host_id: str) -> None:
+        self.log.append(("asked to destroy", agent_id, host_id))
+
     def created(self, agent_id: str) -> int:
         return sum(1 for what, agent, _ in self.log if what == "created" and agent == agent_id)
 
@@ -88,7 +91,7 @@ class ScriptedBackend:
         return ComputeRef(backend="bare-metal", ref=spec.agent_id, host_id=self.host)
 
     async def destroy(self, agent_id: str, facts: TeardownFacts, reason: ScaleDownReason) -> Gone | Accepted:
-        self.cloud.log.append(("asked to destroy", agent_id, self.host))
+        self.cloud.asked_to_destroy(agent_id, self.host)
         self.reasons[agent_id] = reason
         await self.before_destroy(agent_id)
         self.cloud.remove(agent_id, self.host)

@@ -67,6 +67,7 @@ create function hatchway_close(args jsonb) returns jsonb
 language plpgsql set search_path = public, pg_temp as $$
 declare
   s scaler_spawning_agents;
+  o scaler_provision_outcomes;
 begin
   update scaler_spawning_agents
      set state = 'closing', end_reason = args->>'end_reason', closing_at = now(), state_version = state_version + 1
@@ -80,8 +81,9 @@ begin
   end if;
   select * into s from scaler_spawning_agents where agent_id = args->>'agent_id';
   if not found then
-    return jsonb_build_object('answer', 'gone', 'row', null, 'end_reason',
-      (select end_reason from scaler_provision_outcomes where agent_id = args->>'agent_id'));
+    select * into o from scaler_provision_outcomes where agent_id = args->>'agent_id';
+    return jsonb_build_object('answer', 'gone', 'row', null, 'end_reason', o.end_reason,
+                              'released', o.closed_at is not null, 'teardown', o.teardown);
   end if;
   return jsonb_build_object('answer', case s.state when 'closing' then 'closing' else 'adopted' end,
                             'row', hatchway_row(s), 'end_reason', s.end_reason);

@@ -3,7 +3,7 @@
 -- The end of an agent, written once: the first to decide wins, except that a recorded completion of the agent beats
 -- whatever the caller believes (agents complete and exit within milliseconds).
 create function hatchway_record_end(p_agent text, p_scaler text, p_job text, p_end_reason text, p_result text,
-  p_close boolean) returns scaler_provision_outcomes language plpgsql as $$
+  p_close boolean, p_teardown text default null) returns scaler_provision_outcomes language plpgsql as $$
 declare
   j scaler_agent_jobs;
   o scaler_provision_outcomes;
@@ -13,8 +13,9 @@ begin
     p_end_reason := 'completed';
     p_result := j.result;
   end if;
-  insert into scaler_provision_outcomes as old (agent_id, job_id, scaler_name, end_reason, result, decided_at, closed_at)
-  values (p_agent, p_job, p_scaler, p_end_reason, p_result, now(), case when p_close then now() end)
+  insert into scaler_provision_outcomes as old
+    (agent_id, job_id, scaler_name, end_reason, result, decided_at, closed_at, teardown)
+  values (p_agent, p_job, p_scaler, p_end_reason, p_result, now(), case when p_close then now() end, p_teardown)
   on conflict (agent_id) do update
      set job_id = coalesce(old.job_id, excluded.job_id),
          scaler_name = coalesce(old.scaler_name, excluded.scaler_name),
@@ -22,6 +23,7 @@ begin
          result = case when old.decided_at is null then excluded.result else old.result end,
          decided_at = coalesce(old.decided_at, excluded.decided_at),
          closed_at = coalesce(old.closed_at, excluded.closed_at),
+         teardown = case when old.closed_at is null then excluded.teardown else old.teardown end,
          updated_at = now()
   returning * into o;
   return o;
@@ -240,6 +242,7 @@ begin
 end $$;
 
 -- Also leaves the line, also fences a reserve that is still on its way; safe to repeat. args: agent_id, end_reason, result,
+-- teardown (how the end of the compute is known; the first call's stays),
 -- only_granted (the grant or the place of a workflow that is gone: not once a slot was taken up, as its compute may run)
 create function hatchway_release(args jsonb) returns jsonb
 language plpgsql set search_path = public, pg_temp as $$
@@ -269,7 +272,7 @@ begin
   delete from scaler_agent_presence where agent_id = v_agent;
   opened := opened || coalesce(s.scaler_name, '') || hatchway_leave(v_agent);
   o := hatchway_record_end(v_agent, s.scaler_name, coalesce(hatchway_job(s), w.job_id),
-                           args->>'end_reason', args->>'result', true);
+                           args->>'end_reason', args->>'result', true, args->>'teardown');
   if existed or w.agent_id is not null then
     perform hatchway_pump(opened);
   end if;

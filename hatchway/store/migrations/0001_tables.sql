@@ -166,6 +166,7 @@ create table scaler_provision_outcomes (
   condemned_reason text,
   condemned_at     timestamptz,
   closed_at        timestamptz,
+  teardown         text,                                -- how the end of the compute is known; null: not said
   end_reason       text,
   recorded_at      timestamptz not null default now(),
   updated_at       timestamptz not null default now()

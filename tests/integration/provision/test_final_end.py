@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from temporalio import activity
 from temporalio.api.enums.v1 import EventType
+from temporalio.service import RPCError, RPCStatusCode
 
+from hatchway import waking
 from hatchway.client import Started
 from hatchway.errors import HatchwayError, StoreContended, StoreUnreachable
-from hatchway.model import EndReason, TeardownState
+from hatchway.model import EndReason, ScaleDownReason, TeardownOutcome, TeardownRequest, TeardownState
+from hatchway.store.pool import Database
+from hatchway.task_queues import CONTROL
 from tests.support.lab import Lab
-from tests.support.namespaces import until
-from tests.support.scripted import Gate
+from tests.support.lab_worker import DiskCloud, Fleet
+from tests.support.namespaces import Namespaces, until
+from tests.support.postgres_fixtures import PostgresServer
+from tests.support.scripted import Gate, ScriptedBackend
+from tests.support.stack import laptop
 from tests.support.states import AT
 
 
@@ -95,6 +105,167 @@ async def test_a_store_that_is_away_in_that_step_is_no_failure_of_the_backend(
     assert failed == 1
     assert await _final_ends(lab, started) == ["completed", None]
     assert [what for what, _, _ in lab.cloud.log].count("removed") == 1
+    await lab.nothing_left()
+
+
+# ── after its commit ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _asked_to_destroy(lab: Lab) -> int:
+    return sum(what == "asked to destroy" for what, _, _ in lab.cloud.log)
+
+
+def _lose_the_reply(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = lab.slots.release
+
+    async def lost(*args: Any, **more: Any) -> Any:
+        released = await release(*args, **more)
+        if activity.info().activity_type == "teardown":
+            raise StoreUnreachable("the reply is lost")
+        return released
+
+    monkeypatch.setattr(lab.slots, "release", lost)
+
+
+def _fail_to_tell(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    left = times
+
+    async def fails(temporal: Any, slots: Any, grants: Any) -> int:
+        nonlocal left
+        if activity.info().activity_type == "teardown" and left:
+            left -= 1
+            raise RPCError("by test", RPCStatusCode.UNAVAILABLE, b"")
+        return await waking.wake(temporal, slots, grants)
+
+    monkeypatch.setattr("activities.releasing.wake", fails)
+
+
+@pytest.mark.parametrize(
+    "fault", ["the reply is lost", "whom to tell is away", "whom to tell is away for the whole round"]
+)
+async def test_what_has_been_released_is_not_destroyed_again(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """Its row is gone, and with it what it knew of where the compute was and who made it."""
+    monkeypatch.setattr("workflows.taking_down.FIRST_ROUND", timedelta(seconds=3))
+    monkeypatch.setattr("workflows.taking_down.STORE_ALLOWANCE", timedelta())
+    await lab.apply(laptop(stopGraceSeconds=0))
+    started = await AT["active"](lab)
+    if fault == "the reply is lost":
+        _lose_the_reply(lab, monkeypatch)
+    else:
+        _fail_to_tell(monkeypatch, times=1000 if "whole" in fault else 1)
+
+    await lab.complete(started, "failed")
+    outcome = await lab.outcome(started)
+
+    assert (outcome.end_reason, outcome.result, outcome.teardown) == ("completed", "failed", TeardownState.CONFIRMED)
+    assert _asked_to_destroy(lab) == 1
+    assert await _final_ends(lab, started) == ["completed"]
+    with pytest.raises(RPCError, match="not found"):
+        await lab.temporal.get_workflow_handle(f"teardown/{started.agent_id}").describe()
+    await lab.nothing_left()
+
+
+async def test_a_teardown_of_what_has_been_released_destroys_nothing(lab: Lab) -> None:
+    """Whoever started it was told of the agent before its own workflow had ended it."""
+    started = await AT["active"](lab)
+    row = await lab.slots.get(started.agent_id)
+    await lab.complete(started)
+    await lab.outcome(started)
+    assert row is not None
+    assert row.teardown_facts is not None
+
+    request = TeardownRequest(
+        agent_id=started.agent_id, facts=row.teardown_facts, reason=ScaleDownReason.JOB_COMPLETE,
+        end_reason=EndReason.COMPLETED,
+    )  # fmt: skip
+    outcome: TeardownOutcome = await lab.temporal.execute_workflow(
+        "TeardownWorkflow", request, id=f"teardown/{started.agent_id}", task_queue=CONTROL,
+        result_type=TeardownOutcome,
+    )  # fmt: skip
+
+    assert outcome.teardown is TeardownState.CONFIRMED
+    assert _asked_to_destroy(lab) == 1
+
+
+async def test_a_worker_killed_after_the_release_leaves_nothing_to_destroy_again(
+    namespaces: Namespaces, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    dsn = postgres.database()
+    async with Database.open(dsn) as db:
+        lab = await Lab.on(await namespaces.take(), db, ScriptedBackend(DiskCloud(tmp_path)))
+        await lab.apply(laptop())
+        fleet = Fleet(lab, dsn, tmp_path)
+        try:
+            doomed = await fleet.start("host-1", "after_release")
+            started = await AT["active"](lab)
+            await lab.complete(started)
+            await until((tmp_path / "reached-after_release").exists)
+
+            os.kill(doomed.pid, signal.SIGKILL)
+            await doomed.wait()
+            await fleet.start("host-1")
+            outcome = await lab.outcome(started)
+
+            assert (outcome.end_reason, outcome.teardown) == (EndReason.COMPLETED, TeardownState.CONFIRMED)
+            assert len(fleet.effects("asked")) == 1
+            await lab.nothing_left()
+        finally:
+            await fleet.stop()
+
+
+# ── a database that is slow ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_slow_release_is_no_failed_round(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the database takes is not the backend's: the compute is gone, and nothing is handed over."""
+    monkeypatch.setattr("workflows.taking_down.FIRST_ROUND", timedelta(seconds=1))
+    await lab.apply(laptop(stopGraceSeconds=0))
+    started = await AT["active"](lab)
+    release = lab.slots.release
+
+    async def slow(*args: Any, **more: Any) -> Any:
+        if activity.info().activity_type == "teardown":
+            await asyncio.sleep(1.5)
+        return await release(*args, **more)
+
+    monkeypatch.setattr(lab.slots, "release", slow)
+    await lab.complete(started)
+    outcome = await lab.outcome(started)
+
+    assert outcome.teardown is TeardownState.CONFIRMED
+    assert await _final_ends(lab, started) == ["completed"]
+    await lab.nothing_left()
+
+
+@pytest.mark.parametrize("call", ["close", "release"])
+async def test_a_database_that_hangs_in_that_step_is_what_the_page_waits_for(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    monkeypatch.setattr("activities.teardown.STORE_LIMIT", timedelta(seconds=0.3))
+    started = await AT["active"](lab)
+    owner = lab.adoption if call == "close" else lab.slots
+    real, answers = getattr(owner, call), asyncio.Event()
+
+    async def hangs(*args: Any, **more: Any) -> Any:
+        await answers.wait()
+        return await real(*args, **more)
+
+    monkeypatch.setattr(owner, call, hangs)
+    await lab.complete(started)
+
+    async def waits_for_it() -> bool:
+        return "the database" in (await lab.status(started)).waiting_for
+
+    await until(waits_for_it, what="a page that names the database")
+    page = await lab.handle(started).query("__temporal_workflow_metadata")
+    answers.set()
+    outcome = await lab.outcome(started)
+
+    assert "**waits for** the database" in str(page)
+    assert outcome.teardown is TeardownState.CONFIRMED
+    assert await _final_ends(lab, started) == ["completed", None]
     await lab.nothing_left()
 
 
