@@ -133,10 +133,12 @@ class Database:
             self._admission.release()
 
     async def _call(self, function: str, arguments: Mapping[str, Any]) -> Any:
-        return await self.fetch_value(
-            "call public.hatchway_call(%(function)s, %(arguments)s, null)",
-            {"function": function, "arguments": Jsonb(dict(arguments))},
-        )
+        async with self._answering() as connection:
+            # Raw: with the server's own placeholders there is no query to take apart at every call.
+            cursor = psycopg.AsyncRawCursor(connection)
+            await cursor.execute("call public.hatchway_call($1, $2, null)", (function, Jsonb(dict(arguments))))
+            row = await cursor.fetchone()
+            return row[0] if row else None
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[psycopg.AsyncConnection[tuple[Any, ...]]]:
@@ -153,17 +155,23 @@ class Database:
         finally:
             await self._pool.putconn(connection)
 
-    async def fetch_all(self, query: LiteralString, parameters: Parameters = None) -> list[tuple[Any, ...]]:
-        """Every row of one statement; none of a statement that answers no rows."""
+    @asynccontextmanager
+    async def _answering(self) -> AsyncIterator[psycopg.AsyncConnection[tuple[Any, ...]]]:
+        """A connection for one statement, which is bounded, and whose errors are the store's."""
         try:
             async with self._connection() as connection, asyncio.timeout(CALL_S):
-                cursor = await connection.execute(query, parameters)
-                return await cursor.fetchall() if cursor.description else []
+                yield connection
         except (psycopg.Error, TimeoutError) as error:
             meaning = translated(error)
             if meaning is None:
                 raise
             raise meaning from error
+
+    async def fetch_all(self, query: LiteralString, parameters: Parameters = None) -> list[tuple[Any, ...]]:
+        """Every row of one statement; none of a statement that answers no rows."""
+        async with self._answering() as connection:
+            cursor = await connection.execute(query, parameters)
+            return await cursor.fetchall() if cursor.description else []
 
     async def fetch_one(self, query: LiteralString, parameters: Parameters = None) -> tuple[Any, ...] | None:
         """The first row of one statement, or None."""

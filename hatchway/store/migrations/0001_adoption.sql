@@ -57,9 +57,11 @@ begin
 end $$;
 
 -- From registration on the token lives as long as its row: a long job never dies of its token's age.
-create function hatchway_register_token(p_agent text) returns void language sql as $$
+create function hatchway_register_token(p_agent text) returns void language plpgsql as $$
+begin
   update scaler_agent_tokens set registered_at = coalesce(registered_at, now()), expires_at = null
-   where agent_id = p_agent $$;
+   where agent_id = p_agent;
+end $$;
 
 -- The first step of every teardown. The first reason stays. The claims go; the token stays until release, so that the
 -- agent can be told. args: agent_id, end_reason, only_unadopted (a deadline's close loses against an adoption)

@@ -6,13 +6,15 @@
 -- Every state change is one message: `call hatchway_call('hatchway_<verb>', {...}, null)` on an autocommit connection.
 -- A function cannot choose its transaction's isolation, and under a server whose default is repeatable read or
 -- serializable it would judge by a snapshot from before the lock: 27 rows were admitted under a cap of 20. A procedure
--- that commits first can. It is neither security definer nor has it a SET clause, which forbid the commit, so names
--- in it are qualified. It runs with the caller's rights: whoever may not execute the function, may not here either.
+-- that commits first can, and does where that is the default. It is neither security definer nor has it a SET clause,
+-- which forbid the commit, so names in it are qualified. It runs with the caller's rights: whoever may not execute the function, may not here either.
 create procedure hatchway_call(p_function text, p_arguments jsonb, inout answer jsonb)
 language plpgsql as $$
 begin
-  commit;
-  set transaction isolation level read committed;
+  if pg_catalog.current_setting('transaction_isolation') <> 'read committed' then
+    commit;
+    set transaction isolation level read committed;
+  end if;
   perform pg_catalog.set_config('lock_timeout', '5s', true),
           pg_catalog.set_config('synchronous_commit', 'on', true);
   if p_function !~ '^hatchway_[a-z_]+$' then
@@ -184,7 +186,8 @@ create function hatchway_reach(p text[]) returns text[] language plpgsql stable 
 declare
   near text[];
 begin
-  if exists (select from scaler_capacity where scope = 'global' and agents >= max_agents) then
+  if not exists (select from scaler_waiters where not parked)
+     or exists (select from scaler_capacity where scope = 'global' and agents >= max_agents) then
     return '{}';
   end if;
   near := hatchway_neighbours(p);
