@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from hatchway import heartbeats
 from hatchway.config.document import Path_
 from hatchway.config.schema import (
     Backoff,
@@ -69,6 +70,7 @@ def _check_reaper(reaper: Reaper, scalers: Sequence[tuple[int, Scaler]]) -> Iter
             f"strandedTimeoutSeconds ({reaper.stranded_timeout_seconds}) is less than flapGraceSeconds "
             f"({reaper.flap_grace_seconds}): an agent would be given up before it could have come back",
         )
+    yield from _check_silences(reaper)
     longest = max((scaler for _, scaler in scalers), key=lambda s: s.spawn_timeout_seconds, default=None)
     retention = reaper.outcome_retention_seconds
     if retention is not None and longest is not None and retention < 2 * longest.spawn_timeout_seconds:
@@ -76,6 +78,25 @@ def _check_reaper(reaper: Reaper, scalers: Sequence[tuple[int, Scaler]]) -> Iter
             ("outcomeRetentionSeconds",),
             f"is less than twice the spawnTimeoutSeconds of {longest.name} ({longest.spawn_timeout_seconds}): "
             "a late retry would no longer hear that its agent has ended",
+        )
+
+
+def _check_silences(reaper: Reaper) -> Iterator[Problem]:
+    """An agent at work, and a gateway that is there, are silent between two heartbeats."""
+    agent, instance = (round(every.total_seconds()) for every in (heartbeats.AGENT, heartbeats.INSTANCE))
+    least = heartbeats.BEATS * agent
+    if max(reaper.agent_timeout_seconds, reaper.flap_grace_seconds) < least:
+        yield (
+            ("agentTimeoutSeconds",),
+            f"agentTimeoutSeconds ({reaper.agent_timeout_seconds}) and flapGraceSeconds ({reaper.flap_grace_seconds}) "
+            f"are both less than {least}: agents are heard of every {agent} s, and one at work whose workflow is gone "
+            f"would be ended between two heartbeats; make one of them {least} or more",
+        )
+    if reaper.instance_timeout_seconds < heartbeats.BEATS * instance:
+        yield (
+            ("instanceTimeoutSeconds",),
+            f"is less than {heartbeats.BEATS * instance}: gateways and workers are heard of every {instance} s, and "
+            "would be taken for gone between two heartbeats",
         )
 
 

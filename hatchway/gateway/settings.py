@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from hatchway import heartbeats
 from hatchway.errors import ConfigError
 from hatchway.model import Id
 
@@ -43,12 +44,12 @@ class GatewaySettings(BaseSettings):
     instance_id: Id | None = None
     """Who this gateway is in the database, the same after every restart. Unset: derived from the machine and `bind`."""
     metrics_bind: str | None = "127.0.0.1:8781"
-    heartbeat_interval: Interval = timedelta(seconds=30)
+    heartbeat_interval: Interval = heartbeats.AGENT
     heartbeat_timeout: Interval = timedelta(seconds=90)
     idle_heartbeat: Interval = timedelta(seconds=2)
     """Of a warm agent that has no job: it learns of one in the answer, so a job waits half of this on average. A
     thousand idle agents cost five hundred heartbeats a second, which are written in batches."""
-    instance_heartbeat: Interval = timedelta(seconds=10)
+    instance_heartbeat: Interval = heartbeats.INSTANCE
     answer_timeout: Interval = timedelta(seconds=5)
     """How long Postgres or Temporal may take for one call before the caller hears 503."""
     refused_redeems_per_minute: Annotated[int, Field(ge=1, le=10_000)] = 10

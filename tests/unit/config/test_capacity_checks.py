@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from hatchway import heartbeats
 from hatchway.config.checks import check_config
 from hatchway.config.document import spell
 from hatchway.config.partial import readable_pools
 from hatchway.config.schema import Config
+from hatchway.gateway.settings import GatewaySettings
 
 SMALL = {"cpus": 1, "memory": "1g"}
 
@@ -59,6 +61,32 @@ def found(of: Config) -> list[str]:
 )  # fmt: skip
 def test_what_means_something_is_let_through(of: Config) -> None:
     assert found(of) == []
+
+
+@pytest.mark.parametrize(
+    ("windows", "places"),
+    [
+        ({"agentTimeoutSeconds": 29, "flapGraceSeconds": 29}, ["reaper.agentTimeoutSeconds"]),
+        ({"agentTimeoutSeconds": 1, "flapGraceSeconds": 59}, ["reaper.agentTimeoutSeconds"]),
+        ({"agentTimeoutSeconds": 60, "flapGraceSeconds": 1}, []),
+        ({"agentTimeoutSeconds": 1, "flapGraceSeconds": 60}, []),
+        ({"agentTimeoutSeconds": 1}, []),  # silence is judged by the longer of the two
+        ({"instanceTimeoutSeconds": 19}, ["reaper.instanceTimeoutSeconds"]),
+        ({"instanceTimeoutSeconds": 20}, []),
+    ],
+    ids=str,
+)
+def test_a_window_spans_two_heartbeats(windows: dict[str, int], places: list[str]) -> None:
+    """Between two of them an agent at work is silent, and one whose workflow is gone would be ended."""
+    said = found(config(top={"reaper": windows}))
+
+    assert [line.partition(": ")[0] for line in said] == places
+
+
+def test_the_heartbeats_that_windows_are_held_to_are_those_that_gateways_ask_for() -> None:
+    settings = GatewaySettings()
+
+    assert (settings.heartbeat_interval, settings.instance_heartbeat) == (heartbeats.AGENT, heartbeats.INSTANCE)
 
 
 def test_a_content_that_stands_in_no_file_is_checked_like_a_file() -> None:
