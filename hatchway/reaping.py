@@ -1,6 +1,7 @@
 """Who is torn down without having asked for it: the reaper's verdict on one agent. Pure, and judged top down.
 
     closing     nobody is at it, or it takes too long ─────────────────────► its own reason, at once
+    completed   not acted on, and spared by the rest, or its workflow gone ─► told again, or ended as completed
     registered  heard of within the agent timeout ─────────────────────────► spared
     anybody     of whom nobody knows the owner, the gateway or the workflow ► spared, until an operator forgets it
     registered  no gateway was there for long enough to hear it ───────────► spared: we are blind
@@ -164,7 +165,10 @@ def verdict(candidate: Candidate, windows: Windows, now: datetime) -> EndReason 
 def judge(candidate: Candidate, windows: Windows, now: datetime) -> Judgement:
     """The verdict, and which rule gave it. `now` is the database's, of the read that the candidate is from."""
     judgement = _judge(candidate, windows, now)
-    if candidate.completed and not candidate.closing and judgement.end is None:
+    workflow = candidate.workflow
+    # With no workflow to weigh the two, a completion outranks the silence of an agent that has nothing left to say.
+    unweighed = judgement.end is None or (workflow is not None and not workflow.open)
+    if candidate.completed and not candidate.closing and unweighed:
         return Judgement(Rule.COMPLETED)
     return judgement
 

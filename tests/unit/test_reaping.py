@@ -124,6 +124,10 @@ CELLS: dict[str, tuple[Candidate, Rule, EndReason | None]] = {
     "completed, its workflow stands": (registered(5, completed=True), Rule.COMPLETED, None),
     "completed, silent, and nobody could have heard it": (
         registered(500, completed=True, gateway_since=None), Rule.COMPLETED, None),
+    "completed, silent, and its workflow is gone": (
+        registered(500, completed=True, workflow=GONE), Rule.COMPLETED, None),
+    "completed and stranded, its workflow gone": (
+        registered(1800, completed=True, workflow=GONE), Rule.COMPLETED, None),
     "completed, closing": (closing(completed=True), Rule.ATTENDED, None),
     "completed and stranded": (registered(1800, completed=True), Rule.STRANDED, LOST),
 }  # fmt: skip

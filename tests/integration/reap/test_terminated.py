@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hatchway.model import EndReason, ProvisionState
+from hatchway.model import EndReason, ProvisionState, ScaleDownReason
 from hatchway.store.presence import Beat, Presence
 from tests.integration.reap.facts import aged, gateway, silent, state_of, terminated
 from tests.support.lab import Lab
@@ -105,6 +105,25 @@ async def test_a_teardown_that_was_terminated_too_is_begun_again(lab: Lab) -> No
     assert swept.steps["reap"].done["seen_to"] == 1
     assert again.steps["reap"].done["seen_to"] == 0  # somebody is at it
     await lab.nothing_left()
+
+
+async def test_a_job_that_was_done_ends_as_completed_also_where_its_workflow_is_gone(lab: Lab) -> None:
+    """The agent has said so, and has been silent since: it ended by itself, and was not lost."""
+    await gateway(lab.db)
+    started = await AT["active"](lab)
+    await lab.outcomes.complete(started.agent_id, "r-1", "succeeded", 0)
+    await terminated(lab, started)
+    await silent(lab.db, 5)
+
+    swept = await lab.sweep()
+    await lab.nothing_left()
+
+    outcome = await lab.outcomes.get(started.agent_id)
+    assert outcome is not None
+    assert (outcome.end_reason, outcome.result) == ("completed", "succeeded")
+    assert outcome.condemned_reason is None
+    assert swept.steps["reap"].done["condemned"] == 0
+    assert lab.backend.reasons[started.agent_id] is ScaleDownReason.JOB_COMPLETE
 
 
 async def test_a_job_is_offered_again_while_its_lost_agent_is_reaped(lab: Lab) -> None:
