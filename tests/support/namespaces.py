@@ -84,11 +84,17 @@ class Namespaces:
 
 async def until(condition: Callable[[], Any], patience: float = PATIENCE, what: str = "") -> Any:
     """Await a condition, which may be a coroutine function; its value. Fails the test when it never comes true."""
-    async with asyncio.timeout(patience):
-        while True:
-            value = condition()
-            if asyncio.iscoroutine(value):
-                value = await value
-            if value:
-                return value
-            await asyncio.sleep(0.02)
+    limit = asyncio.timeout(patience)
+    try:
+        async with limit:
+            while True:
+                value = condition()
+                if asyncio.iscoroutine(value):
+                    value = await value
+                if value:
+                    return value
+                await asyncio.sleep(0.02)
+    except TimeoutError as e:
+        if not limit.expired():
+            raise
+        raise TimeoutError(f"waited {patience:g} s for {what or condition}, which never came true") from e
