@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from hatchway.events import ReservedNameError, refuse_reserved
+from hatchway.urls import UrlError, is_loopback, read_url
 
 _ARN = re.compile(r"arn:aws[a-z-]*:(?P<service>[a-z]+):(?P<region>[a-z0-9-]+):\d{12}:(?P<rest>\S{1,256})")
 _BUS = re.compile(r"[A-Za-z0-9._/-]{1,256}")
@@ -125,33 +125,30 @@ def _temporal(rest: str) -> TemporalTarget:
 
 def _https(text: str) -> HttpsTarget:
     try:
-        url = urlsplit(text)
-        host, port = url.hostname, url.port
-    except ValueError:
-        raise TargetError("is no URL that can be read") from None
-    if not host or "%" in host:
-        raise TargetError("names no host")
-    if "@" in url.netloc:
+        url = read_url(text)
+    except UrlError as e:
+        raise TargetError(str(e)) from None
+    if url.has_user:
         raise TargetError("must not hold a user or password: name a `signingSecret` instead")
     if url.fragment:
         raise TargetError("ends in a #fragment, which is never sent")
-    if port == 0:
+    if url.port == 0:
         raise TargetError("has port 0, which nobody listens on")
-    return HttpsTarget(text, host, port or 443)
+    return HttpsTarget(text, url.host, url.port or 443)
 
 
 def _sqs(rest: str) -> SqsTarget:
-    try:
-        url = urlsplit(rest)
-        host = url.hostname or ""
-    except ValueError:
-        raise TargetError("is no queue URL that can be read") from None
-    local = host == "localhost" or host.startswith("127.")
-    if url.scheme != "https" and not (url.scheme == "http" and local):
+    if not rest.startswith(("https://", "http://")):
         raise TargetError("must be sqs: and the queue's https:// URL")
-    if "@" in url.netloc or url.query or url.fragment or len([part for part in url.path.split("/") if part]) != 2:
+    try:
+        url = read_url(rest)
+    except UrlError:
+        raise TargetError("is no queue URL that can be read") from None
+    if url.scheme != "https" and not is_loopback(url.host):
+        raise TargetError("must be sqs: and the queue's https:// URL")
+    if url.has_user or url.query or url.fragment or len([part for part in url.path.split("/") if part]) != 2:
         raise TargetError("must be sqs: and the queue's URL, https://sqs.<region>.amazonaws.com/<account>/<name>")
-    aws = _AWS_SQS.fullmatch(host)
+    aws = _AWS_SQS.fullmatch(url.host)
     return SqsTarget(rest, aws and (aws["region"] or aws["older"]))
 
 

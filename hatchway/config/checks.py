@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from urllib.parse import urlsplit
 
 from hatchway.agent_env import AGENT_COMMAND, agent_command_objection, label_set_objection
 from hatchway.config.backend_checks import check_backend
@@ -20,6 +19,7 @@ from hatchway.labels import RESERVED_PREFIX, fold, fold_all, gates, injected
 from hatchway.model import EnvSecret
 from hatchway.registry.reference import parse_registry_host
 from hatchway.secrets.policy import Purpose, permitted
+from hatchway.urls import endpoint_problems
 
 Problem = tuple[Path_, str]
 
@@ -83,13 +83,9 @@ def check_secrets(secrets: SecretsConfig) -> Iterator[Problem]:
 def _check_aws(context: SecretsManagerContext | SsmContext) -> Iterator[tuple[str, str]]:
     if context.region is not None and not _REGION.fullmatch(context.region):
         yield "region", "is not an AWS region, as in eu-central-1"
-    if context.endpoint_url is None:
-        return
-    url = urlsplit(context.endpoint_url)
-    if url.scheme not in ("http", "https") or not url.hostname or url.username or url.query or url.fragment:
-        yield "endpointUrl", "must be an https:// address, without user, query and fragment"
-    elif url.scheme == "http" and url.hostname not in ("127.0.0.1", "::1", "localhost"):
-        yield "endpointUrl", "must be https://: secrets would cross the network in the clear"
+    if context.endpoint_url is not None:
+        for problem in endpoint_problems(context.endpoint_url, "secrets"):
+            yield "endpointUrl", problem
 
 
 def check_together(scalers: Sequence[tuple[int, Scaler]]) -> Iterator[Problem]:

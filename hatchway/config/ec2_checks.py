@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 from hatchway.backends.ec2_user_data import FOR_THE_ENVIRONMENT, LIMIT, PLACEHOLDERS, least_size, unknown_placeholders
 from hatchway.config.document import Path_
 from hatchway.config.ec2_schema import Ec2LabelSet, Ec2Scaler, Offer
 from hatchway.config.schema import LabelSet, Scaler
 from hatchway.model import EnvSecret
+from hatchway.urls import endpoint_problems
 
 RESERVED_TAGS = ("aws:", "kici-", "hatchway.")
 
@@ -34,13 +34,9 @@ def check_ec2(scaler: Scaler) -> Iterator[Problem]:
 
 
 def _check_endpoint(ec2: Ec2Scaler) -> Iterator[Problem]:
-    if ec2.endpoint_url is None:
-        return
-    url = urlsplit(ec2.endpoint_url)
-    if url.scheme not in ("http", "https") or not url.hostname or url.username or url.query or url.fragment:
-        yield ("ec2", "endpointUrl"), "must be an https:// address, without user, query and fragment"
-    elif url.scheme == "http" and url.hostname not in ("127.0.0.1", "::1", "localhost"):
-        yield ("ec2", "endpointUrl"), "must be https://: claim codes would cross the network in the clear"
+    if ec2.endpoint_url is not None:
+        for problem in endpoint_problems(ec2.endpoint_url, "claim codes"):
+            yield ("ec2", "endpointUrl"), problem
 
 
 def _check_label_set(scaler: Scaler, label_set: LabelSet) -> Iterator[Problem]:

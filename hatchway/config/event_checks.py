@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 from hatchway.backends.event_addresses import parse_networks
 from hatchway.backends.event_targets import (
@@ -23,6 +22,7 @@ from hatchway.errors import SecretError
 from hatchway.events import ReservedNameError, refuse_reserved
 from hatchway.sealed_claims import ClaimKeyError, parse_claim_key
 from hatchway.secrets.policy import Purpose, permitted
+from hatchway.urls import endpoint_problems, is_host
 
 Problem = tuple[Path_, str]
 
@@ -98,20 +98,15 @@ def _check_keys(settings: ProvisioningTarget, targets: list[Target]) -> Iterator
     if settings.api_key_secret is not None and settings.tls is False:
         yield ("tls",), "must not be false with an `apiKeySecret`, which would cross the network in the clear"
     if settings.endpoint_url is not None:
-        yield from _check_endpoint(settings.endpoint_url)
+        for problem in endpoint_problems(settings.endpoint_url, "claim codes"):
+            yield ("endpointUrl",), problem
 
 
 def _is_address(text: str) -> bool:
-    host, colon, port = text.rpartition(":")
-    return bool(colon and host and port.isdecimal() and "/" not in host and "@" not in host)
-
-
-def _check_endpoint(text: str) -> Iterator[Problem]:
-    url = urlsplit(text)
-    if url.scheme not in ("http", "https") or not url.hostname or url.username or url.query or url.fragment:
-        yield ("endpointUrl",), "must be an https:// address, without user, query and fragment"
-    elif url.scheme == "http" and url.hostname not in ("127.0.0.1", "::1", "localhost"):
-        yield ("endpointUrl",), "must be https://: claim codes would cross the network in the clear"
+    host, _, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    whole = port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535
+    return whole and is_host(host[1:-1] if bracketed else host, bracketed=bracketed)
 
 
 def _check_claim_key(settings: ProvisioningTarget) -> Iterator[Problem]:

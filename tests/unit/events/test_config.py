@@ -102,6 +102,13 @@ REFUSED = {
     "foreign key": ([{"scaleUp": SQS, "signingSecret": "hooks:key"}], "signingSecret: is for https: targets only"),
     "foreign region": ([{**HTTPS, "region": "eu-west-1"}], "region: is for sqs: or eventbridge: targets only"),
     "open endpoint": ([{"scaleUp": SQS, "endpointUrl": "http://aws.internal"}], "endpointUrl: must be https://"),
+    "half an endpoint": ([{"scaleUp": SQS, "endpointUrl": "https://[::1"}], "endpointUrl: is no URL"),
+    "an endpoint's port": ([{"scaleUp": SQS, "endpointUrl": "https://aws.internal:99999"}], "endpointUrl: is no URL"),
+    "a number for an endpoint": ([{"scaleUp": SQS, "endpointUrl": "http://127.1"}], "endpointUrl: is no URL"),
+    "an address of two": ([{**TEMPORAL, "address": "a b:7233"}], "provisioningTargets.0.address: must be HOST:PORT"),
+    "a short address": ([{**TEMPORAL, "address": "127.1:7233"}], "provisioningTargets.0.address: must be HOST:PORT"),
+    "half an address": ([{**TEMPORAL, "address": "[::1:7233"}], "provisioningTargets.0.address: must be HOST:PORT"),
+    "no such port": ([{**TEMPORAL, "address": "a:99999"}], "provisioningTargets.0.address: must be HOST:PORT"),
 }  # fmt: skip
 
 
