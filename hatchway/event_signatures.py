@@ -36,8 +36,7 @@ class WeakKey(ValueError):
 
 def sign(event: str, body: bytes, key: str, *, now: float | None = None) -> dict[str, str]:
     """The three headers. `now`: seconds since 1970. Raises WeakKey."""
-    if len(key.encode()) < SHORTEST_KEY:
-        raise WeakKey(f"the signing key is shorter than {SHORTEST_KEY} bytes: `openssl rand -hex 32` makes a good one")
+    _refuse_weak(key)
     timestamp = str(int(time.time() if now is None else now))
     return {EVENT: event, TIMESTAMP: timestamp, SIGNATURE: f"v1={_mac(timestamp, event, body, key)}"}
 
@@ -53,21 +52,31 @@ def verify(
     """The name of a genuine event. `body` is the request's bytes as they came, before anything parsed them.
 
     `headers` may spell names in any case; `keys` is the signing key, or several while one is replaced.
-    Raises BadSignature.
+    Raises BadSignature, and WeakKey: an empty key, as of a variable that is not set, would let anybody sign.
     """
+    keys = [keys] if isinstance(keys, str) else list(keys)
+    for key in keys:
+        _refuse_weak(key)
     found = {name.lower(): value for name, value in headers.items()}
     event, timestamp, signature = (found.get(name.lower(), "") for name in (EVENT, TIMESTAMP, SIGNATURE))
     if not (event and timestamp and signature):
         raise BadSignature(f"one of {EVENT}, {TIMESTAMP} and {SIGNATURE} is missing")
+    if ":" in event:  # it would say where the event ends and the body begins
+        raise BadSignature(f"{EVENT} is no event's name")
     if not (timestamp.isascii() and timestamp.isdecimal() and len(timestamp) <= 12):
         raise BadSignature(f"{TIMESTAMP} is no time")
     given = [part.strip().removeprefix("v1=").encode() for part in signature.split(",") if part.strip()[:3] == "v1="]
-    wanted = [_mac(timestamp, event, body, key).encode() for key in ([keys] if isinstance(keys, str) else keys)]
+    wanted = [_mac(timestamp, event, body, key).encode() for key in keys]
     if not any(hmac.compare_digest(one, other) for one in given for other in wanted):
         raise BadSignature("the signature is not of this body, event, time and key")
     if abs((time.time() if now is None else now) - int(timestamp)) > window.total_seconds():
         raise BadSignature(f"it was signed more than {window.total_seconds():.0f} s ago, or the two clocks differ")
     return event
+
+
+def _refuse_weak(key: str) -> None:
+    if len(key.encode()) < SHORTEST_KEY:
+        raise WeakKey(f"the signing key is shorter than {SHORTEST_KEY} bytes: `openssl rand -hex 32` makes a good one")
 
 
 def _mac(timestamp: str, event: str, body: bytes, key: str) -> str:

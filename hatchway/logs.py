@@ -8,11 +8,16 @@ import sys
 
 import structlog
 
+OWN = ("hatchway", "activities", "workflows", "worker", "__main__", "temporalio", "uvicorn", "alembic")
+"""Whose lines are read before they are written. Libraries that speak to others may quote whole requests and answers."""
+
 
 def configure_logging(level: str | None = None) -> None:
     """Send structlog and the standard library's loggers (the Temporal SDK's among them) through one formatter.
 
-    `level` defaults to HATCHWAY_LOG_LEVEL, else INFO.
+    `level` is that of our own lines, and defaults to HATCHWAY_LOG_LEVEL, else INFO. Every other library only warns,
+    whatever the level: at INFO an HTTP client names the URL of each request, token and all, and at DEBUG the AWS client
+    prints the secrets that it was answered.
     """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -42,4 +47,6 @@ def configure_logging(level: str | None = None) -> None:
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(level or os.environ.get("HATCHWAY_LOG_LEVEL", "INFO"))
+    root.setLevel(logging.WARNING)
+    for name in OWN:
+        logging.getLogger(name).setLevel((level or os.environ.get("HATCHWAY_LOG_LEVEL", "INFO")).upper())

@@ -55,6 +55,10 @@ FORGED = {
     "an endless time": ({**GENUINE, "Hatchway-Timestamp": "1" * 5000}, BODY),
     "another scheme": ({**GENUINE, "Hatchway-Signature": GENUINE["Hatchway-Signature"].replace("v1", "v0")}, BODY),
     "another key": (sign(EVENT, BODY, OTHER, now=NOW), BODY),
+    "the body's beginning moved into the name": (
+        sign(EVENT, b"a:" + BODY, KEY, now=NOW) | {"Hatchway-Event": f"{EVENT}:a"},
+        BODY,
+    ),
     "no ASCII": ({**GENUINE, "Hatchway-Signature": "v1=é"}, BODY),
 }
 
@@ -74,3 +78,10 @@ def test_a_signature_of_several_may_be_the_genuine_one() -> None:
 def test_a_key_that_can_be_guessed_signs_nothing() -> None:
     with pytest.raises(WeakKey, match="openssl rand"):
         sign(EVENT, BODY, "hunter2")
+
+
+@pytest.mark.parametrize("keys", ["", [KEY, ""], ["", KEY], "hunter2"])
+def test_a_key_that_can_be_guessed_verifies_nothing(keys: str | list[str]) -> None:
+    """As of a variable that is not set: anybody can sign with an empty key."""
+    with pytest.raises(WeakKey, match="openssl rand"):
+        verify(GENUINE, BODY, keys, now=NOW)
