@@ -107,7 +107,7 @@ class ReclaimActivities:
                 if not await self._answered_for(owned, found):
                     known = before.get((kind, owned.agent_id))
                     found.sighted.append(known or Sighting(agent_id=owned.agent_id, backend=kind, since=ask.now))
-            for agent_id, (workflow_id, first_run_id) in list(found.unadopted.items())[:LOOKED_AT_A_PASS]:
+            for agent_id, (workflow_id, first_run_id) in some_of(found.unadopted):
                 progress(f"asking for adoptions, {len(found.unadopted)} in all")
                 await self._remembered(agent_id, workflow_id, first_run_id, found)
         return Looked(
@@ -219,6 +219,11 @@ def chosen(rowless: Rowless, before: Container[tuple[str, str]]) -> Rowless:
     random.shuffle(new)
     half = LOOKED_AT_A_PASS // 2
     return [*known[:half], *new, *known[half:]][:LOOKED_AT_A_PASS]
+
+
+def some_of(unadopted: Mapping[str, tuple[str, str]]) -> list[tuple[str, tuple[str, str]]]:
+    """As many as a pass looks at, by chance: those that start slowly would keep the others out for ever."""
+    return random.sample(sorted(unadopted.items()), min(len(unadopted), LOOKED_AT_A_PASS))
 
 
 class ReclaimRetirement:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections import Counter
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.integration.reclaim.rig import SharedCloud, at_home
 from tests.support.chaos import guarantees
 from tests.support.chaos.checker import Kind
 from tests.support.chaos.fleet import running_fleet
-from tests.support.chaos.storm import Plan, Storm, Strike
+from tests.support.chaos.storm import Fate, Figures, Plan, Storm, Strike
 from tests.support.namespaces import Namespaces
 
 BURST = int(os.environ.get("CHAOS_BURST", "1000"))
@@ -46,6 +47,8 @@ async def test_in_random_chaos_nothing_leaks_and_nothing_busy_is_ended(capsys: p
     assert [str(violation) for violation in storm.violations] == []
     assert all(figures.found[kind] == 0 for kind in Kind)
     assert figures.provisions >= MINUTES * A_MINUTE
+    assert figures.missed() == []
+    assert figures.landed[Fate.RESET.value] > 0
 
 
 @pytest.mark.scenario("S03")
@@ -59,6 +62,18 @@ async def test_after_a_burst_of_a_thousand_with_lost_replies_what_runs_is_what_h
 
     with capsys.disabled():
         print(f"\n{BURST} provisions, {BURST // 10} replies lost: {time.monotonic() - began:.0f} s")
+
+
+@pytest.mark.parametrize(
+    ("meant", "landed", "missed"),
+    [(40, 0, ["workflow reset: 0 of 40"]), (40, 7, ["workflow reset: 7 of 40"]), (40, 8, []), (4, 0, [])],
+)
+def test_a_storm_whose_resets_come_too_late_is_no_proof(meant: int, landed: int, missed: list[str]) -> None:
+    fates, hits = Counter({Fate.RESET.value: meant}), Counter({Fate.RESET.value: landed})
+
+    figures = Figures(1, 3.0, 100, 50, Counter(), Counter(), fates, Counter(), hits)
+
+    assert figures.missed() == missed
 
 
 def test_a_seed_gives_the_same_storm_again() -> None:

@@ -73,6 +73,11 @@ def storm(figures: Figures) -> str:
     lines += [f"| jobs served | {figures.jobs_done} |", f"| faults of the fleet | {figures.faults.total()} |"]
     lines += [f"| {kind.value} | {figures.found[kind]} |" for kind in Kind]
     lines += ["", f"Seed {figures.seed}.", ""]
-    for name, counted in (("Faults", figures.faults), ("Of the provisions", figures.fates), ("Ends", figures.ends)):
+    for name, counted in (
+        ("Faults", figures.faults),
+        ("Meant for provisions", figures.fates),
+        ("Happened to them", figures.landed),
+        ("Ends", figures.ends),
+    ):
         lines.append(f"- {name}: " + ", ".join(f"{what} {number}" for what, number in sorted(counted.items())))
     return "\n".join(lines)

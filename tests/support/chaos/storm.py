@@ -41,6 +41,10 @@ SWEEP_EVERY_S = 5.0
 SWEEPS_A_RECLAIM = 3
 ENDS_WITHIN_S = 240.0
 BOOTED_WITHIN_S = 60.0
+ENOUGH_FATES = 5
+"""Of which chance alone does not take all."""
+LEAST_LANDED = 0.2
+"""As a share. A job works for three seconds at most and a fate comes within three: about half of them come in time."""
 MISCHIEF = {"lost": 0.05, "late": 0.03, "slow": 0.05, "partial": 0.2, "stale": 0.2}
 
 
@@ -115,13 +119,24 @@ class Figures:
     faults: Counter[str]
     fates: Counter[str]
     found: Counter[Kind]
+    landed: Counter[str]
+    """Of the fates: what has in fact been done to a provision, which may have ended before, or a server been away."""
+
+    def missed(self) -> list[str]:
+        """Fates that came to too few of the provisions that they were meant for to prove anything."""
+        return [
+            f"{fate.value}: {self.landed[fate.value]} of {meant}"
+            for fate in Fate
+            if (meant := self.fates[fate.value]) >= ENOUGH_FATES and self.landed[fate.value] < LEAST_LANDED * meant
+        ]
 
     def __str__(self) -> str:
         lines = [f"seed {self.seed}, {self.minutes:.1f} minutes, {self.provisions} provisions, {self.jobs_done} served"]
         lines += [f"  {kind.value}: {self.found[kind]}" for kind in Kind]
         for name, counted in (
             ("faults", self.faults),
-            ("what happened to provisions", self.fates),
+            ("what was meant for provisions", self.fates),
+            ("what happened to them", self.landed),
             ("ends", self.ends),
         ):
             lines.append(f"  {name}: " + ", ".join(f"{what} {number}" for what, number in sorted(counted.items())))
@@ -138,6 +153,7 @@ class Storm:
     ends: list[Ended] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     fates: Counter[str] = field(default_factory=Counter)
+    landed: Counter[str] = field(default_factory=Counter)
     violations: list[Violation] = field(default_factory=list)
     _more: asyncio.Condition = field(default_factory=asyncio.Condition)
     _over: bool = False
@@ -164,7 +180,7 @@ class Storm:
         ends = Counter(ended.end or "none" for ended in self.ends)
         return Figures(
             self.seed, (time.monotonic() - began) / 60, self.started, ends[EndReason.COMPLETED.value], ends,
-            self.faults, self.fates, Counter(violation.kind for violation in self.violations),
+            self.faults, self.fates, Counter(violation.kind for violation in self.violations), self.landed,
         )  # fmt: skip
 
     # ── provisions ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -230,8 +246,10 @@ class Storm:
                 case Fate.RESET:
                     if not await reset(self.fleet.client, started, plan.back):
                         self.fates[f"{plan.fate.value}, too late"] += 1
+                        return
                 case Fate.NOTHING:
                     pass
+            self.landed[plan.fate.value] += 1
 
     async def _booted(self, agent_id: str) -> None:
         await until(lambda: processes.of_agent(agent_id), BOOTED_WITHIN_S, what=f"{agent_id} boots")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from temporalio.testing import ActivityEnvironment
 
-from activities.reclaim import LOOKED_AT_A_PASS, chosen
+from activities.models import LookInput
+from activities.reclaim import LOOKED_AT_A_PASS, ReclaimActivities, chosen
 from hatchway.backends.base import OwnedCompute
 from hatchway.liveness import AGENT_ID, _query
 from hatchway.model import ComputeRef, ReclaimOutcome, Sighting
@@ -103,6 +107,44 @@ def test_a_pass_leaves_room_for_what_is_new_beside_what_cannot_be_destroyed() ->
         known = sum((kind, one.agent_id) in before for kind, one in pass_)
         assert (len(pass_), known) == (LOOKED_AT_A_PASS, LOOKED_AT_A_PASS // 2)
     assert {one.agent_id for pass_ in looked_at for _, one in pass_} == owned.keys(), "everybody has a turn"
+
+
+async def test_every_row_without_an_adoption_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most stay as they are: a start that takes long. In the order of the list, they would keep the others out."""
+    rows = {f"scaler-{n:032x}": ("provision/adhoc/x", "run") for n in range(LOOKED_AT_A_PASS + 100)}
+    asked: list[list[str]] = []
+
+    async def asks(_self: ReclaimActivities, agent_id: str, *_: object) -> None:
+        asked[-1].append(agent_id)
+
+    async def here(_self: ReclaimActivities) -> None:
+        """The database is tied to this namespace."""
+
+    monkeypatch.setattr(ReclaimActivities, "_remembered", asks)
+    monkeypatch.setattr(ReclaimActivities, "_stand_down_elsewhere", here)
+    host: Any = SimpleNamespace(owned=lambda: _listed(*rows))
+    store: Any = SimpleNamespace(rowless=_answers(set()), unadopted=_answers(rows))
+    nobody: Any = None
+    reclaiming = ReclaimActivities("host-1", {"container": host}, "i", store, nobody, nobody, nobody, nobody)
+
+    for _ in range(30):
+        asked.append([])
+        await ActivityEnvironment().run(reclaiming.look, LookInput(before=[], now=datetime.now(UTC)))
+
+    assert {len(of_a_pass) for of_a_pass in asked} == {LOOKED_AT_A_PASS}
+    assert {agent_id for of_a_pass in asked for agent_id in of_a_pass} == rows.keys()
+
+
+async def _listed(*agent_ids: str) -> AsyncIterator[OwnedCompute]:
+    for agent_id in agent_ids:
+        yield _owned(agent_id)
+
+
+def _answers(answer: Any) -> Callable[..., Awaitable[Any]]:
+    async def answers(agent_ids: list[str], *_: object) -> Any:
+        return {one: answer[one] for one in agent_ids} if isinstance(answer, dict) else answer
+
+    return answers
 
 
 def test_a_pass_that_finds_little_looks_at_all_of_it() -> None:
