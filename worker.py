@@ -54,7 +54,6 @@ from hatchway.client import connect
 from hatchway.config.current import CurrentConfig
 from hatchway.config.file import ConfigFile, reloading
 from hatchway.config.schema import Config, Scaler, ScalerType
-from hatchway.errors import ConfigError, HatchwayError, StoreUnreachable
 from hatchway.exits import Exits
 from hatchway.former_scalers import FormerScalers
 from hatchway.handing_back import CORE_MARGIN, DEFAULT_GRACEFUL, HandingBack
@@ -87,6 +86,7 @@ from hatchway.store.waiters import Line
 from hatchway.store.warm import WarmAgents
 from hatchway.task_queues import CONTROL, host_queue, spawn_queue
 from hatchway.tie import NamespaceTie
+from hatchway.trouble import Trouble
 from hatchway.versioning import versioned
 from hatchway.waking import wake_all
 from hatchway.worker_health import Polling, answering
@@ -211,7 +211,7 @@ class Fleet:
         self._reach = Reach(self._make_backend, self._exits.tell, machine=self._machine, named=named)
         self._former = FormerScalers(Former(db), config)
         self._workers = QueueWorkers[str](temporal)
-        self._config_trouble: str | None = None
+        self._config_trouble = Trouble(log, "the configuration cannot be read; going on with what runs")
         self._polling = Polling()
         self._handing_back = HandingBack()
         self.left_something_behind = False
@@ -253,13 +253,11 @@ class Fleet:
         """Start what the configuration asks for and does not run yet; stop what it does not ask for any more."""
         try:
             number, config = await self._config.current()
-        except (StoreUnreachable, ConfigError) as e:  # ConfigError: a newer release has applied what this cannot read
-            if str(e) != self._config_trouble:  # this is asked twice a second
-                log.warning("the configuration cannot be read; going on with what runs", error=str(e))
-            self._config_trouble = str(e)
-            self._polling = replace(self._polling, trouble=f"the configuration cannot be read: {e}")
+        except Exception as e:  # away, busy, of a newer release, or set up wrongly: teardowns are served all the same
+            words = self._config_trouble.met(e)
+            self._polling = replace(self._polling, trouble=f"the configuration cannot be read: {words}")
             return
-        self._config_trouble = None
+        self._config_trouble.over()
         former = await self._formerly(number, config)
         wanted: dict[tuple[str, int], str] = {}
         for scaler in config.scalers:
@@ -388,6 +386,7 @@ class Fleet:
                 )
 
     async def _beat(self) -> None:
+        trouble = Trouble(log, "the instance's heartbeat did not get through")
         while True:
             try:
                 await self._presence.instance_beat(
@@ -402,8 +401,10 @@ class Fleet:
                 self._metrics.warm_pools(warming.targets(config), await self._warm.counts())
                 sight = await self._reaping.sight(Windows.of(config.reaper))
                 self._metrics.reaping(blocked=sight.blocked, unseen=sight.unseen)
-            except HatchwayError as e:
-                log.warning("the instance's heartbeat did not get through", error=str(e))
+            except Exception as e:  # whatever the database answers: a worker that ends serves no teardown
+                trouble.met(e)
+            else:
+                trouble.over()
             await asyncio.sleep(INSTANCE_BEAT_EVERY)
 
 

@@ -14,8 +14,9 @@ import structlog
 
 from hatchway.config.current import CurrentConfig
 from hatchway.config.schema import Scaler
-from hatchway.errors import ConfigError, StoreContended, StoreUnreachable
+from hatchway.errors import ConfigError
 from hatchway.store.former import Former, FormerPlace
+from hatchway.trouble import Trouble
 
 log = structlog.get_logger("hatchway.worker")
 
@@ -33,18 +34,21 @@ class FormerScalers:
         self._looked: tuple[int, float] | None = None
         self._known: list[tuple[Scaler, frozenset[str]]] = []
         self._unreadable: set[int] = set()
+        self._trouble = Trouble(log, "hosts of former scalers cannot be read; going on with what is known")
 
     async def as_of(self, version: int) -> list[tuple[Scaler, frozenset[str]]]:
         """Each with the hosts that agents of it stand on; of those of this version, which is in force, none.
 
-        As of a few seconds ago. What was known stays while the database does not answer.
+        As of a few seconds ago. What was known stays while the database does not answer, or answers with an error.
         """
         now = time.monotonic()
         if self._looked is None or self._looked[0] != version or now - self._looked[1] >= LOOK_EVERY:
             try:
                 self._known = await self._read(await self._former.places(version))
-            except (StoreUnreachable, StoreContended) as e:
-                log.warning("hosts of former scalers cannot be read; going on with what is known", error=str(e))
+            except Exception as e:  # whatever it is, the scalers in force are served
+                self._trouble.met(e)
+            else:
+                self._trouble.over()
             self._looked = version, now
         return self._known
 

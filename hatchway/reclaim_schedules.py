@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterable
 
 import structlog
 from temporalio.client import Client
-from temporalio.service import RPCError
 
-from hatchway.errors import StoreContended, StoreUnreachable
 from hatchway.schedules import make_reclaim_schedule
-from hatchway.tie import NamespaceTie, Tie
+from hatchway.tie import NamespaceTie, Tie, TiedElsewhere
 
 LOOK_EVERY = 10.0
 MAKE_AGAIN_AFTER = 300.0
@@ -52,7 +50,9 @@ class ReclaimSchedules:
                 made = await make_reclaim_schedule(self._temporal, host)
                 log.info("the host's reclaim schedule stands", host_id=host, made=made.value)
                 self._made[host] = time.monotonic()
-        except (StoreUnreachable, StoreContended, RPCError) as e:
+        except TiedElsewhere:
+            raise
+        except Exception as e:  # whatever either of the two answers, the worker's other work goes on
             self._say(f"the reclaim schedules cannot be looked after: {e}")
         else:
             self._said = None

@@ -13,7 +13,6 @@ from hatchway.config.current import apply
 from hatchway.config.loading import load
 from hatchway.config.plan import Plan, carry_out, plan
 from hatchway.config.schema import Config
-from hatchway.errors import HatchwayError
 from hatchway.store.config_versions import Applied, ConfigVersionConflict, ConfigVersions
 from hatchway.store.rows import Wake
 
@@ -64,8 +63,11 @@ class ConfigFile:
             return
         try:
             planned, applied = await self._apply_over(await asyncio.to_thread(load, self._path), self._path)
-        except HatchwayError as e:
-            log.error("SIGHUP: the file is not applied, and nothing has changed", file=str(self._path), error=str(e))
+        except Exception as e:  # the database may answer anything, and the next signal must be heard
+            log.error(
+                "SIGHUP: the file is not applied, and nothing has changed",
+                file=str(self._path), error=str(e), kind=type(e).__name__,
+            )  # fmt: skip
             return
         if planned.same:
             log.info("SIGHUP: the file says what is in force", file=str(self._path), version=planned.base)

@@ -48,7 +48,11 @@ class HeartbeatBatches:
                     future.exception()  # a caller that has gone away leaves it unread
                 continue
             for (agent_id, _), future in batch.items():
-                future.set_result(answers[agent_id])
+                if answer := answers.get(agent_id):
+                    future.set_result(answer)
+                else:
+                    future.set_exception(LookupError(f"the database gave no answer for agent {agent_id}"))
+                    future.exception()
 
     def _take(self) -> dict[tuple[str, str], asyncio.Future[BeatAnswer]]:
         """The next batch. A second process of an agent waits for the next one: answers are by agent id."""

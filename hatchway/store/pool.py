@@ -25,8 +25,13 @@ ADMISSION_QUEUE_S: Final = 30.0
 ADMISSION_CONNECTIONS: Final = 2
 """One that holds the admission lock and one that waits for it: more would only take connections from others."""
 
-CONTENDED: Final = frozenset({"55P03", "57014", "40P01", "40001"})
-UNREACHABLE: Final = frozenset({"57P01", "57P02", "57P03", "25P03", "53300"})
+# The classes and codes are those of the manual's appendix of error codes. What is in neither set is a mistake of ours
+# or of whoever set the database up (a missing function, a privilege), and repeating it mends nothing.
+CONTENDED: Final = ("40", "55P03", "57014", "72")
+"""Rolled back for others' sake: conflicts, deadlocks, limits on a lock's or statement's time, old snapshots."""
+UNREACHABLE: Final = ("08", "25006", "25P03", "25P04", "28", "40003", "53", "57", "58", "F0", "XX")
+"""The server leaves, is read-only, lets nobody in, has no room or memory, or is broken: an operator's to mend, and then
+the same call does. With 40003 nobody knows whether it was done."""
 
 
 class _ConnectionOptions(TypedDict):
@@ -61,13 +66,13 @@ def translated(error: BaseException) -> StoreContended | StoreUnreachable | None
     if not isinstance(error, psycopg.Error):
         return None
     state = error.sqlstate
-    if state in CONTENDED:
-        return StoreContended(f"Postgres was busy ({state}): {_said(error)}")
     if state is None:
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             return StoreUnreachable(f"the connection to Postgres failed: {_said(error)}")
         return None
-    if state.startswith("08") or state in UNREACHABLE:
+    if state.startswith(CONTENDED) and state != "40003":
+        return StoreContended(f"Postgres was busy ({state}): {_said(error)}")
+    if state.startswith(UNREACHABLE):
         return StoreUnreachable(f"Postgres is not available ({state}): {_said(error)}")
     return None
 
@@ -152,6 +157,12 @@ class Database:
             connection = await self._pool.getconn()
         try:
             yield connection
+        except psycopg.Error as error:
+            if isinstance(translated(error), StoreUnreachable):
+                # A session keeps what it began with: read-only, say, or a server that is the primary no longer. The
+                # next call gets a new one, which asks for the way anew.
+                await connection.close()
+            raise
         finally:
             await self._pool.putconn(connection)
 

@@ -148,6 +148,48 @@ async def test_a_wrong_password_is_said_at_once_and_not_repeated(own_server: Pos
     assert "hunter2" not in str(failure.value)
 
 
+async def test_a_server_that_became_read_only_is_an_outage_and_over_once_it_takes_writes_again(
+    own_server: PostgresServer, fallible: Database
+) -> None:
+    """As a demoted primary does. A session stays read-only that began as such: nobody has to end it by hand."""
+    await held(fallible, "a1")
+    dsn = own_server.server.dsn(str(await fallible.fetch_value("select current_database()")))
+    _read_only(dsn, "on")
+    said = ""
+
+    async def takes_writes() -> bool:
+        nonlocal said
+        try:
+            return await Slots(fallible).request_drain("a1")
+        except StoreUnreachable as e:
+            said = str(e)
+            return False
+
+    async def is_read_only() -> bool:
+        return not await takes_writes() and "25006" in said
+
+    await until(is_read_only)
+
+    _read_only(dsn, "off")
+
+    await until(takes_writes)
+
+
+def _read_only(dsn: str, value: str) -> None:
+    """For every session from now on; those that take writes end, as in a failover."""
+    with psycopg.connect(dsn, autocommit=True, options="-c default_transaction_read_only=off") as connection:
+        name = psycopg.sql.Identifier(connection.info.dbname)
+        setting = psycopg.sql.SQL("alter database {} set default_transaction_read_only = {}")
+        connection.execute(setting.format(name, psycopg.sql.Literal(value)))
+        if value == "on":
+            connection.execute(
+                """
+                select pg_terminate_backend(pid) from pg_stat_activity
+                 where datname = current_database() and pid <> pg_backend_pid()
+                """
+            )
+
+
 @pytest.mark.scenario("S36")
 async def test_no_transaction_stays_open_while_its_caller_does_something_else(own_server: PostgresServer) -> None:
     """200 provisions that each take their time between calls share five connections without ever holding one."""

@@ -102,3 +102,23 @@ async def test_a_caller_that_hangs_up_takes_no_answer_from_the_others() -> None:
     assert (await stayer).answer is Beat.OK
     with pytest.raises(asyncio.CancelledError):
         await leaver
+
+
+async def test_an_agent_that_a_statement_left_out_hears_it_and_its_neighbours_are_answered() -> None:
+    """By a database function of another release, say: nobody may wait for ever, and the next batch is written."""
+
+    async def forgets_b(agents: Sequence[tuple[str, str]]) -> dict[str, BeatAnswer]:
+        return {agent_id: ok(agent_id) for agent_id, _ in agents if agent_id != "b"}
+
+    batches = HeartbeatBatches(forgets_b)
+
+    async with asyncio.timeout(10):
+        first, left_out, last = await asyncio.gather(
+            *(batches.beat(agent_id, "r") for agent_id in "abc"), return_exceptions=True
+        )
+        later = await batches.beat("d", "r")
+
+    assert isinstance(first, BeatAnswer)
+    assert isinstance(last, BeatAnswer)
+    assert "no answer for agent b" in str(left_out)
+    assert later.job_id == "d"

@@ -28,6 +28,40 @@ def test_a_server_that_leaves_is_unreachable(sqlstate: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "sqlstate",
+    [
+        "25006",  # a primary that became a standby, or was told to be read-only
+        "25P04", "28000", "28P01", "40003",
+        "53000", "53100", "53200", "53400",
+        "57000", "57P04", "57P05",
+        "58000", "58030", "58P01",
+        "F0000", "XX000", "XX001", "XX002",
+    ],
+)  # fmt: skip
+def test_what_the_server_cannot_do_now_is_an_outage_and_no_bug(sqlstate: str) -> None:
+    meaning = translated(error_of(sqlstate))
+
+    assert isinstance(meaning, StoreUnreachable)
+    assert sqlstate in str(meaning)
+
+
+@pytest.mark.parametrize("sqlstate", ["40000", "40002", "72000"])
+def test_whatever_rolls_a_transaction_back_for_others_is_contention(sqlstate: str) -> None:
+    assert isinstance(translated(_any_error_of(sqlstate)), StoreContended)
+
+
+def test_a_code_of_a_later_release_is_judged_by_its_class() -> None:
+    """The driver does not know it, and gives it the general type."""
+    assert isinstance(translated(_any_error_of("57P99")), StoreUnreachable)
+
+
+def _any_error_of(sqlstate: str) -> psycopg.Error:
+    error = psycopg.DatabaseError("said by the server")
+    error.sqlstate = sqlstate
+    return error
+
+
+@pytest.mark.parametrize(
     "error",
     [
         psycopg.OperationalError("server closed the connection unexpectedly"),
