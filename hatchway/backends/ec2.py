@@ -101,6 +101,10 @@ class Ec2Backend:
     def host_id(self) -> str:
         return host_id(self._scaler)
 
+    async def engine_id(self) -> str:
+        """The place that a spawn here asks: what a teardown goes to, whatever the scaler's name leads to by then."""
+        return str(self._home)
+
     # ── spawn ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def spawn(self, spec: SpawnSpec, progress: Progress) -> ComputeRef:
@@ -123,7 +127,8 @@ class Ec2Backend:
             raise PermanentSpawnError(
                 SpawnCode.INVALID_SPEC,
                 f"scaler {scaler.name} was moved from {self._home.region} to {place.region}: an agent that is being "
-                "made would be looked for in the wrong region; give the scaler of the new region a new name",
+                "made would be looked for in the wrong region; give the scaler of the new region a new name, or restart this "
+                "worker",
             )
         return place
 
@@ -151,10 +156,10 @@ class Ec2Backend:
 
         Nothing to be seen is gone only after `visible_after`: a stamp says that a launch may have been asked for.
         """
-        known, place = None, self._home
+        known, where = None, facts.engine
         if facts.compute is not None and facts.compute.backend == ScalerType.EC2:
-            known = facts.compute.ref
-            place = Place.parse(facts.compute.endpoint) if facts.compute.endpoint else self._home
+            known, where = facts.compute.ref, facts.compute.endpoint or where
+        place = Place.parse(where) if where else self._home
         try:
             await self._end(self._at(place), agent_id, known)
         except Ec2Error as e:

@@ -23,6 +23,7 @@ from botocore.exceptions import (
     NoCredentialsError,
     PartialCredentialsError,
 )
+from botocore.exceptions import ConnectionError as AwsConnectionError
 
 from hatchway.backends.ec2_errors import Ec2Error, Ec2Refused, Ec2Unreachable, is_about_capacity
 from hatchway.config.ec2_schema import Ec2Scaler
@@ -82,7 +83,7 @@ class Ec2Client:
             ) from None
         except CredentialRetrievalError as e:
             raise Ec2Refused(action, "CredentialRetrievalError", type(e).__name__, 401) from None
-        except HTTPClientError as e:
+        except (AwsConnectionError, HTTPClientError) as e:
             raise Ec2Unreachable(f"EC2 in {self.place} did not answer {action} ({type(e).__name__})") from None
         except BotoCoreError as e:  # the SDK's own checks of what it was given: it quotes that, so its text stays here
             raise Ec2Refused(action, type(e).__name__, "the AWS SDK refused the call") from None

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hatchway.config.problems import sentences
-from hatchway.config.schema import Config, ResourceCap
+from hatchway.config.schema import Config, ResourceCap, Scaler
 from hatchway.errors import ConfigError
 from hatchway.store.config_versions import Capacity
 
@@ -62,10 +62,18 @@ def capacities(config: Config) -> list[Capacity]:
         _capped(Capacity(GLOBAL_SCOPE, max_agents=config.global_max_agents), config.global_resource_cap),
         *(_capped(Capacity(pool_scope(p.name), max_agents=p.max_agents), p) for p in config.machine_pools),
         *(
-            _capped(Capacity.of_scaler(s.name, s.max_agents, s.machine_pool, s.type.value), s.resource_cap)
+            _capped(Capacity.of_scaler(s.name, s.max_agents, s.machine_pool, _kind(s)), s.resource_cap)
             for s in config.scalers
         ),
     ]
+
+
+def _kind(scaler: Scaler) -> str:
+    """As `hatchway_kind` in the database says it of the stored configuration."""
+    if scaler.ec2 is None:
+        return scaler.type.value
+    at = "" if scaler.ec2.endpoint_url is None else f" at {scaler.ec2.endpoint_url}"
+    return f"{scaler.type.value} in {scaler.ec2.region}{at}"
 
 
 def _capped(capacity: Capacity, cap: ResourceCap | None) -> Capacity:

@@ -28,7 +28,7 @@ class ConfigVersionConflict(HatchwayError):
 
 @dataclass(frozen=True, slots=True)
 class TypeChange:
-    """A scaler whose type is to become another while agents of the old one live, or wait to be made."""
+    """A scaler whose type, or place, is to become another while agents of the old one live, or wait to be made."""
 
     scaler: str
     was: str
@@ -67,7 +67,8 @@ class Capacity:
     max_mcpu: int | None = None
     max_mem_bytes: int | None = None
     backend_type: str | None = None
-    """Of a scaler: its type, which must not change while it is in use. None: not looked at."""
+    """Of a scaler: its type, and the place of its instances, which must not change while it is in use. None: not looked
+    at."""
 
     @classmethod
     def everything(cls, max_agents: int | None) -> Capacity:

@@ -48,26 +48,41 @@ begin
   return hatchway_outdated((args->>'limit')::int);
 end $$;
 
--- Scalers that would change their type while agents of the old one live, or wait to be made: a retry or a teardown would
--- be sent to workers that do not have what it needs. A scaler that the version in force has under the same type cannot
--- have agents of another one, or that version would have been refused: so an ordinary apply looks at no row.
--- p_capacities as below.
+-- What a scaler's agents are found again by, as one text: its type, and of instances the place that they run in.
+create function hatchway_kind(p_scaler jsonb) returns text language sql immutable as $$
+  select (p_scaler->>'type') || coalesce(' in ' || (p_scaler->'ec2'->>'region'), '')
+                             || coalesce(' at ' || (p_scaler->'ec2'->>'endpointUrl'), '') $$;
+
+-- Scalers that would change their kind while agents of the old one live, or wait to be made: a retry or a teardown would
+-- be sent to workers that do not have what it needs, or that look in the wrong place. A scaler that the version in force
+-- has as the same kind cannot have agents of another one, or that version would have been refused: so an ordinary apply
+-- looks at no row. A waiting job is planned anew, in the new place; of another type it must not be. p_capacities as below.
 create function hatchway_type_changes(p_capacities jsonb) returns jsonb language sql stable as $$
   with in_force as (
     select coalesce((select content->'scalers' from scaler_config_versions order by version desc limit 1),
                     '[]') as scalers),
   asked as (
-    select c->>'scaler' as scaler, c->>'backend_type' as becomes
+    select c->>'scaler' as scaler, c->>'backend_type' as becomes, split_part(c->>'backend_type', ' ', 1) as of_type
       from jsonb_array_elements(p_capacities) c
      where c->>'backend_type' is not null
        and not exists (select from in_force, jsonb_array_elements(in_force.scalers) p
-                        where p->>'name' = c->>'scaler' and p->>'type' = c->>'backend_type')),
+                        where p->>'name' = c->>'scaler' and hatchway_kind(p) = c->>'backend_type')),
+  lives as (
+    select a.scaler, a.becomes, s.agent_id,
+           coalesce((select hatchway_kind(p)
+                       from scaler_config_versions v, jsonb_array_elements(v.content->'scalers') p
+                      where v.version = s.config_version
+                        and p->>'name' = s.scaler_name
+                        and p->>'type' = s.backend_type),
+                    case when s.backend_type = a.of_type then a.becomes else s.backend_type end) as was
+      from asked a join scaler_spawning_agents s on s.scaler_name = a.scaler),
   used as (
-    select a.scaler, s.backend_type as was, a.becomes, s.agent_id, false as waits
-      from asked a join scaler_spawning_agents s on s.scaler_name = a.scaler and s.backend_type <> a.becomes
+    select scaler, was, becomes, agent_id, false as waits
+      from lives
+     where was <> becomes
     union all
     select a.scaler, w.spawn->>'backend_type', a.becomes, w.agent_id, true
-      from asked a join scaler_waiters w on w.scaler_name = a.scaler and w.spawn->>'backend_type' <> a.becomes)
+      from asked a join scaler_waiters w on w.scaler_name = a.scaler and w.spawn->>'backend_type' <> a.of_type)
   select coalesce(jsonb_agg(to_jsonb(x) order by x.scaler), '[]')
     from (select scaler, min(was) as was, becomes,
                  count(*) filter (where not waits) as agents,
