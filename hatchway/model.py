@@ -1,8 +1,9 @@
 """Payload models of workflows, updates, signals and queries.
 
-Every model refuses unknown fields and never quotes its input in an error: an input can hold what must not reach a log.
 Durations come in as seconds or ISO 8601 and go out as seconds. Field names are snake_case, except inside `container`,
-which keeps the camelCase of the job definitions that it is copied from.
+which keeps the camelCase of the job definitions that it is copied from. What they have in common stands in
+`hatchway.payloads`, what a job says of itself in `hatchway.job`, and what the workflows that look after everything take
+and answer in `hatchway.passes`; all of it can be imported from here.
 """
 
 from __future__ import annotations
@@ -11,27 +12,86 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from hatchway.errors import InvalidReference
-from hatchway.quantities import parse_cpus, parse_memory
-from hatchway.registry.reference import parse_reference
+from hatchway.job import (
+    ROTATE,
+    ContainerAuth,
+    ContainerSpec,
+    EnvSecret,
+    EnvValue,
+    ResourceAmounts,
+    ResourceRequest,
+)
+from hatchway.passes import (
+    PurgeInput,
+    PurgeKind,
+    PurgeRequest,
+    ReclaimOutcome,
+    ReclaimRequest,
+    Sighting,
+    SweepOutcome,
+    SweepRequest,
+    SweptStep,
+    WarmPoolOutcome,
+    WarmPoolRequest,
+)
+from hatchway.payloads import Id, Label, Labels, Payload, SecretRef, Text, Timeout
 
-Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:@-]{1,200}$")]
-Label = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whitespace=True)]
-Labels = Annotated[list[Label], Field(max_length=100)]
-"""More than any label set has: a refusal names them all, and must stay a sentence."""
-SecretRef = Annotated[str, StringConstraints(pattern=r"^[^:\s]+:[^\s]+$", max_length=500)]
-Text = Annotated[str, StringConstraints(max_length=500)]
-Timeout = Annotated[timedelta, Field(gt=timedelta(0), le=timedelta(days=7))]
-
-
-class Payload(BaseModel):
-    """Base of everything that crosses a Temporal boundary."""
-
-    model_config = ConfigDict(
-        extra="forbid", hide_input_in_errors=True, ser_json_timedelta="float", frozen=True, use_enum_values=False
-    )
+__all__ = [
+    "COUNTED_AHEAD",
+    "ROTATE",
+    "AdoptRequest",
+    "AdoptedSpec",
+    "BindRequest",
+    "ComputeExit",
+    "ComputeRef",
+    "CondemnRequest",
+    "ContainerAuth",
+    "ContainerSpec",
+    "EndReason",
+    "EnvSecret",
+    "EnvValue",
+    "FollowedEnded",
+    "ForgetRequest",
+    "GrantedRequest",
+    "Id",
+    "JobResult",
+    "Label",
+    "Labels",
+    "OnCapacity",
+    "Payload",
+    "ProvisionOutcome",
+    "ProvisionRequest",
+    "ProvisionState",
+    "ProvisionStatus",
+    "PurgeInput",
+    "PurgeKind",
+    "PurgeRequest",
+    "ReclaimOutcome",
+    "ReclaimRequest",
+    "ReleaseRequest",
+    "ResourceAmounts",
+    "ResourceRequest",
+    "ScaleDownReason",
+    "SecretRef",
+    "Sighting",
+    "StageEntry",
+    "StageTimes",
+    "StatusRequest",
+    "SweepOutcome",
+    "SweepRequest",
+    "SweptStep",
+    "TeardownFacts",
+    "TeardownOutcome",
+    "TeardownRequest",
+    "TeardownState",
+    "Text",
+    "Timeout",
+    "WaitRequest",
+    "WarmPoolOutcome",
+    "WarmPoolRequest",
+]
 
 
 class ProvisionState(StrEnum):
@@ -91,112 +151,6 @@ class TeardownState(StrEnum):
 class OnCapacity(StrEnum):
     WAIT = "wait"
     DECLINE = "decline"
-
-
-class EnvSecret(Payload):
-    """An environment value that is resolved where the agent is spawned."""
-
-    secret: SecretRef
-
-
-EnvValue = str | EnvSecret
-
-ROTATE = "secrets are passed by reference only; rotate the value that was sent here: it already lies in history"
-
-
-class ContainerAuth(Payload):
-    """Registry credentials of a job, by reference. `*Secret` is `<context>:<secret-name>`."""
-
-    registry: Text | None = None
-    username: Text | None = None
-    usernameSecret: SecretRef | None = None  # noqa: N815 - the job definition's own spelling
-    tokenSecret: SecretRef | None = None  # noqa: N815
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_material(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            for field in ("usernameValue", "tokenValue"):
-                if field in data:
-                    raise ValueError(f"{field} is refused: {ROTATE}")
-        return data
-
-
-class ContainerSpec(Payload):
-    """The container that a job wants: an image, or a dockerfile that its agent builds."""
-
-    image: Text | None = None
-    dockerfile: Text | None = None
-    context: Text | None = None
-    target: Text | None = None
-    args: dict[str, str] | None = None
-    env: dict[str, EnvValue] = {}
-    auth: ContainerAuth | None = None
-
-    @field_validator("image")
-    @classmethod
-    def _image_parses(cls, image: str | None) -> str | None:
-        if image is not None:
-            try:
-                parse_reference(image)
-            except InvalidReference as e:
-                raise ValueError(str(e)) from None
-        return image
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if (self.image is None) == (self.dockerfile is None):
-            raise ValueError("needs either image or dockerfile, and not both")
-        if self.image is not None and (self.context or self.target or self.args):
-            raise ValueError("context, target and args belong to a dockerfile, not to an image")
-        if self.dockerfile is not None and self.auth is not None and not self.auth.registry:
-            raise ValueError(
-                "auth.registry is required with a dockerfile: its FROM does not say which host to log in to"
-            )
-        return self
-
-
-def _amount_of_cpus(amount: Any) -> Any:
-    if isinstance(amount, int | float | str):
-        parse_cpus(amount)
-    return amount
-
-
-def _amount_of_memory(amount: Any) -> Any:
-    if isinstance(amount, int | float | str):
-        parse_memory(amount)
-    return amount
-
-
-class ResourceAmounts(Payload):
-    """CPUs as a number (0.5 is half a core) or `500m`; memory as bytes or `512m`, `2Gi` (1024-based)."""
-
-    cpus: Annotated[float | str | None, BeforeValidator(_amount_of_cpus)] = None
-    memory: Annotated[int | str | None, BeforeValidator(_amount_of_memory)] = None
-
-
-class ResourceRequest(Payload):
-    """What is reserved, and what the compute may use at most. `{cpus, memory}` alone means both."""
-
-    requests: ResourceAmounts | None = None
-    limits: ResourceAmounts | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _flat(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data and set(data) <= {"cpus", "memory"}:
-            return {"limits": data}
-        return data
-
-    @model_validator(mode="after")
-    def _requests_within_limits(self) -> Self:
-        if self.requests is None or self.limits is None:
-            return self
-        for kind, parse in (("cpus", parse_cpus), ("memory", parse_memory)):
-            request, limit = getattr(self.requests, kind), getattr(self.limits, kind)
-            if request is not None and limit is not None and parse(request) > parse(limit):
-                raise ValueError(f"requests.{kind} is more than limits.{kind}: nobody could use what is reserved")
-        return self
 
 
 class ProvisionRequest(Payload):
@@ -382,19 +336,6 @@ class FollowedEnded(Payload):
     error: str | None = None
 
 
-class WarmPoolRequest(Payload):
-    """The input of WarmPoolWorkflow, and of its one signal."""
-
-    scaler: str
-
-
-class WarmPoolOutcome(Payload):
-    """What was done for the pool."""
-
-    started: int = 0
-    released: int = 0
-
-
 class WaitRequest(Payload):
     """The input of `wait_adopted`. Empty, so that fields can be added."""
 
@@ -415,79 +356,3 @@ class TeardownRequest(Payload):
 class TeardownOutcome(Payload):
     agent_id: str
     teardown: TeardownState
-
-
-class ReclaimRequest(Payload):
-    """The input of ReclaimWorkflow: one pass over the compute of one host."""
-
-    host_id: str
-
-
-class Sighting(Payload):
-    """A compute of ours that nobody answers for: no row, no open workflow. `backend`: the kind that listed it."""
-
-    agent_id: str
-    backend: str
-    since: datetime
-    """When the first of the passes in a row began that saw it so."""
-
-
-class ReclaimOutcome(Payload):
-    """What one pass has seen and done. The next pass reads `sighted` out of it."""
-
-    seen: int = 0
-    """Computes that bear this installation's id."""
-    sighted: list[Sighting] = []
-    """Those that the next pass destroys, if it sees them so again."""
-    more: int = 0
-    """Computes without a row that were left for a later pass."""
-    reclaimed: list[str] = []
-    restored: list[str] = []
-    """Agents whose open workflow got its row back."""
-    failed: dict[str, str] = {}
-    """What did not get through, by backend or agent, and why."""
-    retired: bool = False
-    """The host is gone and nothing of it is on record: its schedule has been deleted."""
-
-
-class SweepRequest(Payload):
-    """The input of SweepWorkflow and of each of its steps. Empty, so that fields can be added."""
-
-
-class PurgeKind(StrEnum):
-    """What is deleted once it is spent."""
-
-    CLAIMS = "claims"
-    TOKENS = "tokens"
-    PRESENCE = "presence"
-    OUTCOMES = "outcomes"
-    JOBS = "jobs"
-    INSTANCES = "instances"
-
-
-class PurgeRequest(Payload):
-    """The input of PurgeWorkflow. Empty, so that fields can be added."""
-
-
-class PurgeInput(Payload):
-    """The input of each of its steps."""
-
-    kind: PurgeKind
-
-
-class SweptStep(Payload):
-    """What one step of a sweep or a purge has done: a word for each kind of thing, and how many. `error`: it failed."""
-
-    done: dict[str, int] = {}
-    error: str | None = None
-
-
-class SweepOutcome(Payload):
-    """What each step has done, by its name."""
-
-    steps: dict[str, SweptStep]
-
-    @property
-    def failed(self) -> dict[str, str]:
-        """The steps that did not get through, and why."""
-        return {name: step.error for name, step in self.steps.items() if step.error is not None}

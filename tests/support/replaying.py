@@ -200,7 +200,9 @@ class Module:
         for body, copied in bodies:
             for statement in body:
                 if isinstance(statement, ast.Assign):
-                    yield statement.value, None
+                    # __all__ is for those who read the module, not for its code.
+                    if ast.unparse(statement.targets[0]) != "__all__":
+                        yield statement.value, None
                 elif isinstance(statement, ast.AnnAssign) and statement.value is not None and not copied:
                     yield statement.value, statement.annotation
         for node in ast.walk(self.tree):
@@ -212,7 +214,7 @@ class Module:
         """Pydantic gives each instance a copy of a field's default."""
         bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
         meanings = {name for base in bases for name in self.names.get(base, ())}
-        if "BaseModel" in bases or any(name.startswith("hatchway.model") for name in meanings):
+        if "BaseModel" in bases or any(name.startswith(("hatchway.model.", "hatchway.payloads.")) for name in meanings):
             return True
         return any(base in self.classes and self._copies_defaults(self.classes[base]) for base in bases)
 

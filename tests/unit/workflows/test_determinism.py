@@ -14,8 +14,8 @@ import pytest
 from tests.support.replaying import Module, exports_of
 
 ROOT = Path(__file__).parents[3]
-PURE = ["transitions", "model", "labels", "errors", "task_queues", "search_attributes", "quantities",
-        "registry/reference"]  # fmt: skip
+PURE = ["transitions", "model", "job", "passes", "payloads", "labels", "errors", "task_queues", "search_attributes",
+        "quantities", "registry/reference"]  # fmt: skip
 MODULES = [*sorted((ROOT / "workflows").glob("*.py")), *(ROOT / "hatchway" / f"{name}.py" for name in PURE)]
 
 FORBIDDEN_MODULES = {
@@ -160,6 +160,7 @@ def test_what_runs_would_share_and_could_change_is_found(source: str) -> None:
         "WORDS = ('a', 'b')\nNAMES = frozenset({'a'})",
         "from hatchway.model import Payload\nclass P(Payload):\n    labels: list[str] = []",
         "class C:\n    def f(self): self.seen = {}",
+        "__all__ = ['C']",
     ],
 )
 def test_what_is_the_same_on_replay_may_stay(source: str) -> None:
