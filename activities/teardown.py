@@ -19,6 +19,7 @@ from activities.heartbeats import heartbeats
 from activities.models import Decision, ReleaseInput, TeardownInput, TornDown
 from activities.releasing import Releasing
 from hatchway.backends.base import Accepted, Backend
+from hatchway.backends.errors import without_claims
 from hatchway.errors import DestroyError
 from hatchway.metrics import Metrics
 from hatchway.model import EndReason, TeardownFacts, TeardownState
@@ -55,22 +56,27 @@ class TeardownActivities:
         """
         async with heartbeats():
             if ask.final_end is None:
-                return TornDown(teardown=await self._destroy(ask, ask.facts))
+                return await self._destroy(ask, ask.facts)
             closed = await self._close(ask.agent_id, ask.final_end)
             if closed.released:
-                state = TeardownState(closed.teardown or TeardownState.PENDING)
+                torn = TornDown(teardown=TeardownState(closed.teardown or TeardownState.PENDING))
             else:
                 # What stands on the row counts; where that has been lost, what was asked with.
-                state = await self._destroy(ask, (closed.row.teardown_facts if closed.row else None) or ask.facts)
-            release = ReleaseInput(agent_id=ask.agent_id, end_reason=ask.final_end, teardown=state)
-            return TornDown(teardown=state, decision=await self._release(release))
+                torn = await self._destroy(ask, (closed.row.teardown_facts if closed.row else None) or ask.facts)
+            release = ReleaseInput(agent_id=ask.agent_id, end_reason=ask.final_end, teardown=torn.teardown)
+            return torn.model_copy(update={"decision": await self._release(release)})
 
-    async def _destroy(self, ask: TeardownInput, facts: TeardownFacts) -> TeardownState:
+    async def _destroy(self, ask: TeardownInput, facts: TeardownFacts) -> TornDown:
         try:
             gone = await self._backends.of(facts.backend_type).destroy(ask.agent_id, facts, ask.reason)
         except DestroyError as e:
-            raise ApplicationError(str(e), type="DestroyError") from None
-        return TeardownState.ACCEPTED if isinstance(gone, Accepted) else TeardownState.CONFIRMED
+            # A provisioner may quote the machine's user data. Nobody here knows its claim code any more, but its looks.
+            raise ApplicationError(without_claims(str(e)), type="DestroyError") from None
+        if not isinstance(gone, Accepted):
+            return TornDown(teardown=TeardownState.CONFIRMED)
+        if gone.doubt:
+            activity.logger.warning("teardown_in_doubt: %s", gone.doubt)
+        return TornDown(teardown=TeardownState.ACCEPTED, doubt=gone.doubt or None)
 
     async def _close(self, agent_id: str, end: EndReason) -> CloseAnswer:
         """From here on nobody can adopt."""

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hatchway.backends.errors import plain, redact
+from hatchway.backends.errors import quoted
 from hatchway.errors import HatchwayError, PermanentSpawnError, SpawnCode, SpawnError, TransientSpawnError
 from hatchway.registry.reference import ImageReference
 
@@ -27,7 +27,7 @@ class EngineRefused(HatchwayError):
     """The container engine answered with an error. `status` is its HTTP status, 0 for one inside a stream."""
 
     def __init__(self, doing: str, status: int, text: str) -> None:
-        super().__init__(f"the container engine refused to {doing}: {plain(text)[:_QUOTED]} (status {status})")
+        super().__init__(f"the container engine refused to {doing}: {quoted(text, _QUOTED)} (status {status})")
         self.status = status
         self.text = text
 
@@ -264,7 +264,7 @@ def _by_status(refused: EngineRefused, doing: str, secrets: Iterable[str]) -> Sp
 
 def _said(text: str, secrets: Iterable[str]) -> str:
     secrets = tuple(secrets)
-    return " ".join(redact(plain(redact(text, secrets)), secrets).split())[:_QUOTED]
+    return quoted(text, _QUOTED, secrets)
 
 
 def _without_names(text: str, reference: ImageReference) -> str:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 
-from hatchway.backends.errors import plain
+from hatchway.backends.errors import quoted
 from hatchway.errors import HatchwayError, PermanentSpawnError, SpawnCode, SpawnError, TransientSpawnError
 
 _QUOTED = 300
@@ -43,7 +43,7 @@ class Ec2Refused(Ec2Error):
     """EC2 answered with an error. `code` is its own."""
 
     def __init__(self, action: str, code: str, text: str, status: int = 400) -> None:
-        self.said = " ".join(_BLOB.sub("", plain(text)).split())[:_QUOTED]
+        self.said = quoted(_BLOB.sub("", text), _QUOTED)
         super().__init__(f"EC2 refused {action}: {code}: {self.said}")
         self.action = action
         self.code = code

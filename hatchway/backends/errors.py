@@ -27,6 +27,9 @@ _SHORTEST_LINE = 8
 # CSI and OSC sequences whole, then any other two-character escape: stripping only ESC would leave "[31m" behind.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]")
 
+CLAIM = re.compile(r"(?<![\w-])[\w-]{43}(?![\w-])", re.ASCII)
+"""What a claim code looks like: 32 bytes in base64url. Who was given one may quote it when its spawn is long over."""
+
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_ROOM = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 
@@ -78,6 +81,22 @@ def plain(text: str) -> str:
     """`text` without terminal escapes, control and direction-changing characters. Line breaks and tabs stay."""
     text = _ESCAPES.sub("", text.replace("\r\n", "\n")).replace("\r", "\n")
     return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp"))
+
+
+def without_claims(text: str) -> str:
+    """`text` with whatever looks like a claim code replaced by a mask: for those who do not know the code itself."""
+    return CLAIM.sub(MASK, text)
+
+
+def quoted(text: str, most: int, secrets: Iterable[str] = ()) -> str:
+    """What a stranger said, for people: one plain line of about `most` characters, secrets and claim codes masked.
+
+    Searched before it is cut: nobody finds half a secret any more.
+    """
+    secrets = tuple(secrets)
+    line = " ".join(redact(plain(redact(text, secrets)), secrets).split())
+    line = without_claims(line)
+    return line if len(line) <= most else line[:most] + "…"
 
 
 def log_tail(text: str, secrets: Iterable[str] = ()) -> str:

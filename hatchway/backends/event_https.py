@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 
 import httpx
 
-from hatchway.backends.errors import plain, redact
+from hatchway.backends.errors import quoted
 from hatchway.backends.event_addresses import Address, Network, checked_addresses
 from hatchway.backends.event_targets import HttpsTarget
 from hatchway.errors import PermanentSpawnError, SpawnCode, SpawnError, TransientSpawnError
@@ -28,6 +28,8 @@ WHOLE_S = 15.0
 """Seconds from the first connection to the last byte of the answer."""
 MOST_ANSWER = 16 * 1024
 """Bytes of an answer that are read; more of it would only be cut later."""
+LONGEST_SECRET = 1024
+"""Bytes at the end of an answer that was not read to its end: what begins there may be half of a secret."""
 MOST_WORDS = 300
 LONGEST_PAUSE = timedelta(minutes=5)
 """Of `Retry-After`: a longer one is taken for this."""
@@ -59,9 +61,9 @@ async def post_event(
     except httpx.HTTPError as e:
         raise _of_connection(target, e) from None
     if not 200 <= status < 300:
-        # A receiver may quote what it was sent. Searched before it is cut: half a claim is not found any more.
+        # A receiver may quote what it was sent, and what it signs with.
         sent = [key.reveal(), *([event.claim_code] if isinstance(event, ScaleUp) else [])]
-        raise _of_status(target, status, answered, _reason(redact(read, sent)))
+        raise _of_status(target, status, answered, _reason(read, sent))
 
 
 def _client(tls: ssl.SSLContext) -> httpx.AsyncClient:
@@ -92,7 +94,9 @@ async def _to_one_of(
                 raise
             continue
         try:
-            return answer.status_code, answer.headers, await _read(answer)
+            # Taken is taken: nothing in the body of a 2xx counts, and one that is slow or cut off undoes nothing.
+            read = "" if answer.is_success else await _read(answer)
+            return answer.status_code, answer.headers, read
         finally:
             await answer.aclose()
     raise AssertionError("checked_addresses answers at least one")
@@ -103,37 +107,37 @@ async def _read(answer: httpx.Response) -> str:
     read = b""
     async for chunk in answer.aiter_raw():
         read += chunk
-        if len(read) >= MOST_ANSWER:
+        if len(read) > MOST_ANSWER:
+            read = read[: MOST_ANSWER - LONGEST_SECRET]
             break
     if answer.headers.get("content-encoding", "identity") != "identity":
         return ""
-    return read[:MOST_ANSWER].decode("utf-8", "replace")
+    return read.decode("utf-8", "replace")
 
 
-def _reason(text: str) -> str:
-    """The `message` or `error` of a JSON answer, else its text; in one line."""
+def _reason(text: str, sent: Sequence[str]) -> str:
+    """The `message` or `error` of a JSON answer, else its text; in one line, without what was `sent`."""
     try:
         parsed = json.loads(text)
     except ValueError:
         parsed = None
     if isinstance(parsed, dict):
         text = next((str(parsed[key]) for key in ("message", "error") if parsed.get(key)), text)
-    line = " ".join(plain(text).split())
-    return line if len(line) <= MOST_WORDS else line[:MOST_WORDS] + "…"
+    return quoted(text, MOST_WORDS, sent)
 
 
 def _of_status(target: HttpsTarget, status: int, headers: httpx.Headers, said: str) -> SpawnError:
-    words = f"{target} answered {status}" + (f": {said}" if said else "")
+    answer = f"{target} answered {status}" + (f": {said}" if said else "")
     if status in _AGAIN:
         code = SpawnCode.RATE_LIMITED if status == 429 else SpawnCode.DAEMON_UNAVAILABLE
-        return TransientSpawnError(code, words, _retry_after(headers.get("retry-after", "")))
+        return TransientSpawnError(code, answer, _retry_after(headers.get("retry-after", "")))
     if 300 <= status < 400:
         return PermanentSpawnError(
             SpawnCode.INVALID_SPEC, f"{target} answered {status}: redirects are not followed, name the final address"
         )
     if status in (401, 403):
-        return PermanentSpawnError(SpawnCode.AUTH_DENIED, words)
-    return PermanentSpawnError(SpawnCode.PROVISIONER_FAILED, words)
+        return PermanentSpawnError(SpawnCode.AUTH_DENIED, answer)
+    return PermanentSpawnError(SpawnCode.PROVISIONER_FAILED, answer)
 
 
 def _retry_after(value: str) -> timedelta | None:

@@ -66,6 +66,21 @@ async def silence(writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.05)
 
 
+async def trickling(writer: asyncio.StreamWriter) -> None:
+    """Takes the event, and then talks for ever."""
+    writer.write(b"HTTP/1.1 202 Said\r\nTransfer-Encoding: chunked\r\n\r\n")
+    while not writer.is_closing():
+        writer.write(b"1\r\nx\r\n")
+        await asyncio.sleep(0.05)
+
+
+async def broken_off(writer: asyncio.StreamWriter) -> None:
+    """Takes the event, and dies in the middle of saying so."""
+    writer.write(b"HTTP/1.1 202 Said\r\nContent-Length: 100\r\n\r\nabc")
+    await writer.drain()
+    writer.close()
+
+
 @asynccontextmanager
 async def a_receiver(directory: Path, name: str = NAME) -> AsyncIterator[Receiver]:
     """On a free port of 127.0.0.1, with a certificate for `name`, answering 202."""

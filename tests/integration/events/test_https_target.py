@@ -24,7 +24,17 @@ from hatchway.event_signatures import BadSignature, verify
 from hatchway.metrics import Metrics
 from hatchway.model import ScaleDownReason
 from tests.support.customer import CLAIM, FixedConfig, event_scaler, facts_of, fresh_agent_id, silent, spec_of
-from tests.support.tls_receiver import NAME, Receiver, a_receiver, answer, endless, silence
+from tests.support.tls_receiver import (
+    NAME,
+    Answer,
+    Receiver,
+    a_receiver,
+    answer,
+    broken_off,
+    endless,
+    silence,
+    trickling,
+)
 
 KEY = "signing-key-of-the-test-0123456789"
 LOOPBACK = ["127.0.0.0/8"]
@@ -210,6 +220,44 @@ async def test_a_receiver_that_quotes_its_event_gives_away_no_piece_of_the_claim
         await backend.spawn(spec_of(config.scaler, fresh_agent_id()), silent)
 
     assert not any(CLAIM[n : n + 8] in str(raised.value) for n in range(len(CLAIM) - 8))
+
+
+SLASHED = "signing-key/of+the/test-0123456789"
+QUOTING = {
+    "slashes, escaped as PHP does": json.dumps({"message": f"expected one by {SLASHED}"}).replace("/", "\\/"),
+    "a plus, escaped as .NET does": json.dumps({"error": f"expected one by {SLASHED}"}).replace("+", "\\u002B"),
+    "every character escaped, and cut": json.dumps({"message": "x" * 270 + "@"}).replace(
+        "@", "".join(f"\\u{ord(c):04x}" for c in CLAIM)
+    ),
+    "at the end of what is read": " " * (16 * 1024 - 20) + CLAIM,
+}
+
+
+@pytest.mark.parametrize("body", QUOTING.values(), ids=QUOTING)
+async def test_a_receiver_that_escapes_what_it_quotes_gives_away_no_piece_of_it(
+    own: Client, names: Names, receiver: Receiver, body: str
+) -> None:
+    receiver.answers = [answer(401, body.encode())]
+    backend, config = backend_of(own, target_of(receiver), key=SLASHED)
+
+    with pytest.raises(PermanentSpawnError) as raised:
+        await backend.spawn(spec_of(config.scaler, fresh_agent_id()), silent)
+
+    assert len(receiver.requests) == 1
+    for secret in (CLAIM, SLASHED):
+        assert not any(secret[n : n + 8] in str(raised.value) for n in range(len(secret) - 8))
+
+
+@pytest.mark.parametrize("taken", [trickling, broken_off])
+async def test_taken_is_taken_whatever_becomes_of_the_answers_body(
+    own: Client, names: Names, receiver: Receiver, taken: Answer
+) -> None:
+    receiver.answers = [taken]
+    backend, config = backend_of(own, target_of(receiver))
+
+    await backend.spawn(spec_of(config.scaler, fresh_agent_id()), silent)
+
+    assert len(receiver.requests) == 1
 
 
 async def test_the_address_that_was_checked_is_the_one_that_is_connected_to(

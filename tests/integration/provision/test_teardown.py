@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import secrets
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
 from hatchway.client import ProvisionFailed
 from hatchway.errors import DestroyError, ErrorType
-from hatchway.model import EndReason, ProvisionState, TeardownState
+from hatchway.model import (
+    EndReason,
+    ProvisionState,
+    ScaleDownReason,
+    TeardownFacts,
+    TeardownRequest,
+    TeardownState,
+)
+from hatchway.task_queues import CONTROL
 from tests.support.lab import Lab
 from tests.support.namespaces import until
 from tests.support.scripted import ScriptedBackend
@@ -78,6 +87,33 @@ async def test_a_first_round_that_fails_hands_over_and_the_outcome_stands(lab: L
     recorded = await lab.outcomes.get(started.agent_id)
     assert recorded is not None
     assert (recorded.end_reason, recorded.result) == ("completed", "succeeded")
+    await lab.nothing_left()
+
+
+@pytest.mark.scenario("S41")
+async def test_a_claim_that_a_failing_teardown_quotes_stays_out_of_history(lab: Lab) -> None:
+    """As a provisioner does that prints the machine's user data. Of the code itself only a hash is left by then."""
+    claim = secrets.token_urlsafe(32)
+    said = 0
+
+    async def quoting(agent_id: str) -> None:
+        nonlocal said
+        said += 1
+        if said < 3:
+            raise DestroyError(f"delete failed; user data was {claim}")
+
+    lab.backend.before_destroy = quoting
+    started = await _at_work(lab)
+
+    await lab.complete(started)
+    await until(lambda: said >= 2)
+    pending = (await lab.handle(started).describe()).raw_description.SerializeToString()
+    await lab.outcome(started)
+    history = (await lab.handle(started).fetch_history()).to_json()
+
+    assert b"delete failed" in pending
+    assert claim.encode() not in pending
+    assert claim not in history
     await lab.nothing_left()
 
 
@@ -179,6 +215,37 @@ async def test_a_target_that_only_accepts_a_teardown_is_said_to_have_accepted(la
 
     assert (await lab.outcome(started)).teardown is TeardownState.ACCEPTED
     await lab.nothing_left()
+
+
+async def test_a_teardown_that_went_to_whoever_is_in_force_says_what_to_look_after(lab: Lab) -> None:
+    """The row that named its targets was lost: nothing waits for that machine any more, so a person has to look."""
+    lab.backend.accepts_only, lab.backend.doubt = True, "the row of it was lost: see that its machine is gone"
+    started = await _at_work(lab)
+    facts = await _facts(lab, started.agent_id)
+    await lab.complete(started)
+    outcome = await lab.outcome(started)
+    left = await lab.provision(job_id="job-2")
+    await lab.reaches(left, S.AWAITING_ADOPTION)
+    teardown = await lab.temporal.start_workflow(
+        "TeardownWorkflow", TeardownRequest(
+            agent_id=left.agent_id, facts=facts, reason=ScaleDownReason.SHUTDOWN, end_reason=EndReason.OPERATOR
+        ), id=f"teardown/{left.agent_id}", task_queue=CONTROL,
+    )  # fmt: skip
+    torn_down = await teardown.result()
+
+    assert outcome.teardown is TeardownState.ACCEPTED
+    assert torn_down["teardown"] == "accepted"
+    for page in (await _details(lab.handle(started)), await _details(teardown)):
+        assert "see that its machine is gone" in page
+    await lab.hatchway.cancel(left.workflow_id)
+    await lab.nothing_left()
+
+
+async def _facts(lab: Lab, agent_id: str) -> TeardownFacts:
+    row = await lab.slots.get(agent_id)
+    assert row is not None
+    assert row.teardown_facts is not None
+    return row.teardown_facts
 
 
 async def _details(handle: object) -> str:

@@ -12,7 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hatchway.backends.errors import MASK, TAIL_BYTES, TAIL_LINES, log_tail, plain, redact, spawn_error_of
+from hatchway.backends.errors import (
+    MASK,
+    TAIL_BYTES,
+    TAIL_LINES,
+    log_tail,
+    plain,
+    quoted,
+    redact,
+    spawn_error_of,
+    without_claims,
+)
 from hatchway.errors import PermanentSpawnError, SpawnCode, SpawnError, TransientSpawnError
 from hatchway.host import shim_log
 
@@ -139,3 +149,31 @@ def test_an_os_error_says_its_consequence(number: int, kind: type[SpawnError], c
     assert error.code is code
     assert "/some/file" in str(error)
     assert "writing the record" in str(error)
+
+
+CLAIM = "7iVyJv1eAibnzgbnxhIefdYTB-jTTFG0D_HLowPaK8E"
+
+
+@pytest.mark.parametrize("before", range(470, 512, 3))
+@pytest.mark.parametrize("known", [True, False])
+def test_what_is_quoted_is_searched_before_it_is_cut(before: int, known: bool) -> None:
+    said = quoted(f"{'y' * before} {CLAIM}", 500, [CLAIM] if known else [])
+
+    assert not any(CLAIM[n : n + 8] in said for n in range(len(CLAIM) - 8))
+    assert len(said) <= 501
+
+
+def test_a_secret_with_control_characters_and_breaks_between_is_quoted_by_nobody() -> None:
+    assert quoted("key \x1b[1mhunter2\nand-more\x1b[0m refused", 100, ["hunter2\nand-more"]) == f"key {MASK} refused"
+
+
+@pytest.mark.parametrize("around", ["user data was {}", "CLAIM={}", "'{}',", "{}"])
+def test_a_claim_that_nobody_knows_any_more_is_told_by_its_looks(around: str) -> None:
+    assert without_claims(around.format(CLAIM)) == around.format(MASK)
+
+
+@pytest.mark.parametrize(
+    "innocent", ["scaler-01a22b9660d37d53bec952f45bca0587", "sha256:" + "0" * 64, CLAIM[:-1], CLAIM + "x", "é" * 43]
+)
+def test_what_is_no_claim_stays_readable(innocent: str) -> None:
+    assert without_claims(innocent) == innocent
