@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
