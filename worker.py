@@ -237,7 +237,8 @@ class Fleet:
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 for task in done - {stopping}:
-                    task.result()  # what ends by itself here has failed for good: so has this process
+                    if not self._reach.refuses(task):
+                        task.result()  # what ends by itself here has failed for good: so has this process
         finally:
             for task in (beating, keeping, stopping):
                 task.cancel()
@@ -275,6 +276,7 @@ class Fleet:
             polled=self._workers.polled,
             missing=sorted({key[0] for key in wanted if key not in self._workers}),
             unreached=away,
+            refused={scaler.name: why for scaler in config.scalers if (why := self._reach.why_refused(scaler))},
             served=len(config.scalers) - len(away),
             deployment=str(self._settings.version.to_canonical_string()) if self._settings.version else None,
         )

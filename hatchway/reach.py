@@ -1,8 +1,10 @@
 """The backends that this process has reached, and whether they still answer.
 
 asked for ──► connecting ──► reached: its exits are watched, its networks kept, and it is asked every few seconds
-                │    ▲                      │    ▲
-                └────┘ tried again          └────┘ away: named, and served all the same, for when it comes back
+                │    ▲  │                   │    ▲
+                └────┘  │ tried again       └────┘ away: named, and served all the same, for when it comes back
+                        ▼
+                     refused: another engine than the one that bears this worker's host id. Nobody else hears of it
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from hatchway.backends.base import Backend, Pingable
+from hatchway.backends.base import Backend, OnEngine, Pingable
 from hatchway.backends.container import ContainerBackend
 from hatchway.config.schema import Scaler, ScalerType
 from hatchway.errors import HatchwayError
@@ -31,7 +33,7 @@ ASK_LIMIT = timedelta(seconds=3)
 
 
 class WorkerRefused(HatchwayError):
-    """This worker cannot run here. Says what to do."""
+    """This worker cannot run here, or cannot serve one of its scalers. Says what to do."""
 
 
 class Reach:
@@ -57,12 +59,13 @@ class Reach:
         self._connecting: dict[str, asyncio.Task[None]] = {}
         self._keeping: dict[str, asyncio.Task[None]] = {}
         self._away: set[str] = set()
+        self._refused: dict[str, str] = {}
 
     def of(self, scaler: Scaler) -> Backend | None:
         """The backend that serves this scaler, if this worker is one of its hosts and has reached it."""
         key = backend_key(scaler)
         if key not in self._reached:
-            if key not in self._connecting:
+            if key not in self._connecting and key not in self._refused:
                 self._connecting[key] = asyncio.create_task(self._connect(key, scaler))
             return None
         backend = self._reached[key]
@@ -75,8 +78,27 @@ class Reach:
         key = backend_key(scaler)
         return key in self._reached and key not in self._away
 
+    def why_refused(self, scaler: Scaler) -> str | None:
+        """Why this worker can never serve this scaler, where that is so."""
+        return self._refused.get(backend_key(scaler))
+
+    def refuses(self, ended: asyncio.Task[Any]) -> bool:
+        """Whether this is one of `tasks` that ended because its engine cannot be served here: it is left out then.
+
+        That is one scaler's trouble, which a configuration may bring at any time: what else this worker serves goes on.
+        """
+        for key, task in self._connecting.items():
+            if task is ended and not task.cancelled() and isinstance(why := task.exception(), WorkerRefused):
+                del self._connecting[key]
+                self._refused[key] = str(why)
+                log.error("a backend is not served here", backend=key, error=str(why))
+                return True
+        return False
+
     def give_up_all_but(self, wanted: Container[str]) -> None:
         """Stop trying what nobody asks for any more. What has been reached stays."""
+        for key in [key for key in self._refused if key not in wanted]:
+            del self._refused[key]
         for key in [key for key, task in self._connecting.items() if key not in wanted and not task.done()]:
             self._connecting.pop(key).cancel()
 
@@ -86,7 +108,7 @@ class Reach:
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
-        """What runs here; one that has ended by itself has failed for good."""
+        """What runs here; one that has ended by itself has failed for good, or has been refused."""
         connecting = [task for task in self._connecting.values() if not task.done() or task.exception() is not None]
         return [*self._keeping.values(), *connecting]
 
@@ -103,7 +125,9 @@ class Reach:
         said = False
         while key not in self._reached:
             try:
-                backend = await self._make(scaler)
+                await self._welcome(key, scaler, await self._make(scaler))
+            except WorkerRefused:
+                raise
             except Exception as e:  # a proxy's page must not end this worker's other backends
                 if not said:
                     log.warning(
@@ -112,19 +136,16 @@ class Reach:
                     )  # fmt: skip
                 said = True
                 await asyncio.sleep(RECONNECT_EVERY)
-            else:
-                await self._welcome(key, scaler, backend)
 
     async def _welcome(self, key: str, scaler: Scaler, backend: Backend) -> None:
         here = self.on_host.setdefault(backend.host_id, {})
-        if scaler.type in here and self._named:
-            raise WorkerRefused(
-                f"two container engines under one host id, {backend.host_id}: start a worker for each, "
-                "or leave --host-id out so that each engine's own id is used"
-            )
-        if scaler.type in here:  # one engine under two names: its own id says so
-            await backend.close()
-            backend = here[scaler.type]
+        if known := here.get(scaler.type):  # one engine by two addresses: its own id says so
+            try:
+                if self._named:
+                    await self._refuse_another_engine(known, backend)
+            finally:
+                await backend.close()
+            backend = known
         else:
             here[scaler.type] = backend
             self._keep(key, HostWatch([backend], self._on_exit).run())
@@ -134,6 +155,20 @@ class Reach:
             self._away.add(key)  # with a host id that was given, nothing has been asked of it yet
             self._keep(f"answers of {key}", self._ask(key, backend))
         self._reached[key] = backend
+
+    async def _refuse_another_engine(self, known: Backend, backend: Backend) -> None:
+        """Raise WorkerRefused unless it is the same engine; TransientSpawnError while one of the two does not say."""
+        if isinstance(known, OnEngine) and isinstance(backend, OnEngine):
+            first, second = await known.engine_id(), await backend.engine_id()
+            if first == second:
+                return
+            which = f": it is {second}, and {first} bears that name"
+        else:
+            which = ""
+        raise WorkerRefused(
+            f"two container engines under one host id, {backend.host_id}{which}. Start a worker for each with a "
+            "--host-id of its own, or leave --host-id out so that each engine's own id is used"
+        )
 
     def _keep(self, name: str, forever: Coroutine[Any, Any, None]) -> None:
         self._keeping[name] = asyncio.create_task(forever)

@@ -35,6 +35,8 @@ class Polling:
     """Queues that it should poll and does not."""
     unreached: list[str] = field(default_factory=list)
     """Scalers whose engine has not answered yet."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Those of them that this worker can never serve, and why."""
     served: int = 0
     """Scalers whose backend it reaches."""
     deployment: str | None = None
@@ -53,10 +55,13 @@ def facts(polling: Polling) -> dict[str, Any]:
     if polling.missing:
         raise NotReady(f"nothing polls {', '.join(polling.missing)} here")
     if polling.unreached and not polling.served:
-        raise NotReady(f"none of its backends has been reached: that of {', '.join(polling.unreached)}")
+        why = "".join(f"; {scaler}: {why}" for scaler, why in polling.refused.items())
+        raise NotReady(f"none of its backends has been reached: that of {', '.join(polling.unreached)}{why}")
     answer: dict[str, Any] = {"config_version": polling.config_version, "polling": polling.polled}
     if polling.unreached:
         answer["unreached"] = polling.unreached
+    if polling.refused:
+        answer["refused"] = polling.refused
     if polling.deployment:
         answer["deployment"] = polling.deployment
     return answer

@@ -154,3 +154,94 @@ async def test_two_engines_under_one_given_host_id_end_the_worker_whenever_it_lo
     assert isinstance(failed.exception(), WorkerRefused)
     assert reached.of(two) is None
     reached.leave()
+
+
+class Identified(Engine):
+    """An engine with an id of its own under a host id that was given, which it may be too busy to say."""
+
+    def __init__(self, engine: str) -> None:
+        super().__init__("given")
+        self.engine = engine
+        self.silent = False
+
+    async def engine_id(self) -> str:
+        if self.silent:
+            raise HatchwayError("the engine does not say who it is")
+        return self.engine
+
+
+async def test_two_addresses_of_one_engine_are_one_engine_under_a_given_host_id() -> None:
+    made: list[Identified] = []
+
+    async def make(_: Scaler) -> Identified:
+        made.append(Identified("engine-1"))
+        return made[-1]
+
+    reached = _reach(make, named=True)
+    one, two = _scaler("one", "unix:///run/docker.sock"), _scaler("two", "unix:///var/run/docker.sock")
+    await until(lambda: reached.of(one) is not None)
+
+    await until(lambda: reached.of(two) is not None, patience=10)
+
+    assert reached.of(two) is reached.of(one)
+    assert [engine.closed for engine in made] == [False, True]
+    reached.leave()
+
+
+async def test_a_second_engine_under_a_given_host_id_is_refused_alone_and_says_why() -> None:
+    engines = {"one": Identified("engine-1"), "two": Identified("engine-2")}
+
+    async def make(scaler: Scaler) -> Identified:
+        return engines[scaler.name]
+
+    reached = _reach(make, named=True)
+    one, two = _scaler("one"), _scaler("two", "tcp://192.0.2.1:2375")
+    await until(lambda: reached.of(one) is not None)
+    reached.of(two)
+    await until(lambda: [task for task in reached.tasks if task.done()])
+    (ended,) = [task for task in reached.tasks if task.done()]
+
+    refused = reached.refuses(ended)
+
+    assert refused
+    assert "engine-2, and engine-1 bears that name" in str(reached.why_refused(two))
+    assert (reached.of(two), [task for task in reached.tasks if task.done()]) == (None, [])
+    assert cast("Any", reached.of(one)) is engines["one"]
+    assert engines["two"].closed
+    reached.give_up_all_but([backend_key(one)])
+    assert reached.why_refused(two) is None, "a configuration that comes back to it is tried anew"
+    reached.leave()
+
+
+async def test_a_second_engine_that_does_not_say_who_it_is_is_not_served_until_it_does() -> None:
+    engines = {"one": Identified("engine-1"), "two": Identified("engine-1")}
+    engines["two"].silent = True
+    asked = 0
+
+    async def make(scaler: Scaler) -> Identified:
+        nonlocal asked
+        asked += scaler.name == "two"
+        return engines[scaler.name]
+
+    reached = _reach(make, named=True)
+    one, two = _scaler("one"), _scaler("two", "tcp://192.0.2.1:2375")
+    await until(lambda: reached.of(one) is not None)
+    await until(lambda: reached.of(two) is not None or asked > 3)
+    before = reached.of(two)
+    engines["two"].silent = False
+    await until(lambda: reached.of(two) is not None)
+
+    assert before is None
+    assert cast("Any", reached.of(two)) is engines["one"]
+    reached.leave()
+
+
+async def test_what_fails_otherwise_is_not_taken_for_a_refusal() -> None:
+    async def fails() -> None:
+        raise WorkerRefused("of something else")
+
+    reached = _reach(cast("Callable[[Scaler], Awaitable[Any]]", fails))
+    task = asyncio.create_task(fails())
+    await asyncio.wait([task])
+
+    assert not reached.refuses(task)

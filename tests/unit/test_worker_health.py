@@ -23,6 +23,12 @@ def test_a_worker_that_reaches_one_backend_of_two_is_ready_and_names_the_other()
     assert said["unreached"] == ["docker"]
 
 
+def test_a_worker_says_which_scaler_it_can_never_serve_and_why() -> None:
+    said = facts(Polling(**{**WELL, "unreached": ["second"], "refused": {"second": "another engine"}}))  # type: ignore[arg-type]
+
+    assert said["refused"] == {"second": "another engine"}
+
+
 def test_a_worker_of_a_cluster_without_scalers_is_ready() -> None:
     assert facts(Polling(config_version=1, polled=["hatchway"])) == {"config_version": 1, "polling": ["hatchway"]}
 
