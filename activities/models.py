@@ -174,10 +174,11 @@ class TeardownInput(Payload):
 
 
 class TornDown(Payload):
-    """`decision`: the slot was released with it, and this is the outcome."""
+    """`decision`: the slot was released with it, and this is the outcome. `doubt`: what a person should look at."""
 
     teardown: TeardownState
     decision: Decision | None = None
+    doubt: str | None = None
 
 
 class AgentInput(Payload):

@@ -46,6 +46,7 @@ class Standing:
         self._ending_compute = False
         self._destroying = False
         self._handed_over = False
+        self._doubt: str | None = None
         self._following: Following | None = None
         # of a warm agent
         self._bound: Binding | None = None
@@ -144,6 +145,8 @@ class Standing:
                 f"Its compute is not confirmed gone: see the workflow `teardown/{self._agent_id}`, which goes on with "
                 f"that and holds the slot. {todo or ''}"
             )
+        if self._doubt:
+            todo = f"{page.inline(self._doubt, page.FOREIGN_LIMIT)}. {todo or ''}"
         workflow.set_current_details(page.render_end(self._status(), workflow.now(), end, error, todo))
 
     def _upsert(self) -> None:

@@ -124,6 +124,8 @@ class TakingDown(Messages):
             forgotten=lambda: self._seen.forgotten_by is not None,
             final_end=final_end,
         )
+        if taken.torn:
+            self._doubt = taken.torn.doubt
         if not (taken.torn or taken.store_away or self._seen.forgotten_by):
             self._say(f"TeardownWorkflow teardown/{self._agent_id}, which goes on trying", taken.error)
         return taken

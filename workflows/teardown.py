@@ -25,7 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.slots import SlotActivities
     from hatchway import search_attributes
     from hatchway.model import ForgetRequest, ProvisionState, TeardownOutcome, TeardownRequest, TeardownState
-    from workflows.page import code, render_teardown, render_torn_down
+    from workflows.page import FOREIGN_LIMIT, code, inline, render_teardown, render_torn_down
     from workflows.requests import addressed, parse, refuse_timeouts
     from workflows.rounds import tear_down_round
     from workflows.steps import FIRST_ROUND, LATER_ROUND, store, through_cancel
@@ -40,6 +40,7 @@ class TeardownWorkflow:
         given = request[0] if request and isinstance(request[0], dict) else {}
         self._agent_id = str(given.get("agent_id", ""))
         self._forgotten_by: str | None = None
+        self._doubt: str | None = None
 
     @workflow.run
     async def run(self, *request: Any) -> TeardownOutcome:
@@ -81,6 +82,7 @@ class TeardownWorkflow:
                 forgotten=lambda: self._forgotten_by is not None,
             )
             if taken.torn:
+                self._doubt = taken.torn.doubt
                 return taken.torn.teardown
             if self._forgotten_by:
                 break
@@ -112,6 +114,6 @@ class TeardownWorkflow:
             case TeardownState.CONFIRMED:
                 return "confirmed gone by its host"
             case TeardownState.ACCEPTED:
-                return "its target has accepted the teardown"
+                return inline(self._doubt, FOREIGN_LIMIT) if self._doubt else "its target has accepted the teardown"
             case TeardownState.PENDING:
                 return f"never confirmed gone; forgotten by {code(self._forgotten_by or 'nobody')}"

@@ -60,7 +60,10 @@ class Gone:
 
 @dataclass(frozen=True)
 class Accepted:
-    """A fire-and-forget target took the teardown; nobody will confirm it."""
+    """A target took the teardown, and nobody will confirm it."""
+
+    doubt: str = ""
+    """For people: why even that may have been said to the wrong one. A sentence; empty: it was the right one."""
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,11 @@ class EventBackend:
     # ── teardown ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def destroy(self, agent_id: str, facts: TeardownFacts, reason: ScaleDownReason) -> Gone | Accepted:
-        """Tell every target of the row that the agent is not wanted any more."""
+        """Tell every target of the row that the agent is not wanted any more.
+
+        Where the row has lost them, those of the configuration in force are told, which may be others: whatever they
+        confirm is only Accepted then.
+        """
 
         async def tell(settings: ProvisioningTarget) -> Gone | Accepted:
             def emitted() -> None:
@@ -165,27 +169,32 @@ class EventBackend:
             reason=reason,
             request_id=request_id(EventName.SCALE_DOWN, agent_id),
         )
+        targets, doubt = await self._targets(agent_id, facts)
         try:
-            answers = await _each(await self._targets(agent_id, facts), tell)
+            answers = await _each(targets, tell)
         except SpawnError as e:
-            raise DestroyError(f"the teardown of {agent_id} is not taken yet: {e}") from None
-        return Gone() if all(isinstance(answer, Gone) for answer in answers) else Accepted()
+            way_out = f"; {doubt}, then `hatchway forget {agent_id}`" if doubt else ""
+            raise DestroyError(f"the teardown of {agent_id} is not taken yet: {e}{way_out}") from None
+        return Gone() if not doubt and all(isinstance(answer, Gone) for answer in answers) else Accepted(doubt)
 
-    async def _targets(self, agent_id: str, facts: TeardownFacts) -> list[ProvisioningTarget]:
-        """Those on the row; for a row that was lost and written again, those of the configuration in force."""
+    async def _targets(self, agent_id: str, facts: TeardownFacts) -> tuple[list[ProvisioningTarget], str]:
+        """Those on the row; for a row that was lost, those of the configuration in force, and the doubt in that."""
         try:
             targets = [ProvisioningTarget.from_row(text) for text in facts.provisioning_targets]
         except ValueError:
             raise DestroyError(f"the targets on the row of {agent_id} cannot be read by this release") from None
         if targets:
-            return targets
+            return targets, ""
         targets = await self._configured_targets()
         if not targets:
             raise DestroyError(
                 f"nobody knows where to send the teardown of {agent_id}: its row names no target, and the scaler "
                 f"{self._scaler} has left the configuration; delete the machine by hand, then `hatchway forget` it"
             )
-        return targets
+        return targets, (
+            f"the row of {agent_id} was lost, so its teardown went to the targets that the configuration names now: if "
+            "they were others when it was spawned, see there that its machine is gone"
+        )
 
     async def _configured_targets(self) -> list[ProvisioningTarget]:
         try:
@@ -201,8 +210,9 @@ class EventBackend:
         """Send it to a target that only takes it, with a few tries. Raises SpawnError."""
         for tried in range(1, TRIES + 1):
             try:
+                sending = self._send(target, event, settings)
                 # Cut off, it might still arrive: after the teardown's word, which would then count for nothing.
-                return await to_its_end(self._send(target, event, settings))
+                return await (to_its_end(sending) if isinstance(event, ScaleUp) else sending)
             except TransientSpawnError as e:
                 if tried == TRIES or e.retry_after is not None:
                     raise

@@ -77,6 +77,8 @@ class ScriptedBackend:
     specs: dict[str, SpawnSpec] = field(default_factory=dict)
     reasons: dict[str, ScaleDownReason] = field(default_factory=dict)
     accepts_only: bool = False
+    doubt: str = ""
+    """What it has to say of a teardown that it only accepts."""
 
     @property
     def host_id(self) -> str:
@@ -96,7 +98,7 @@ class ScriptedBackend:
         await self.before_destroy(agent_id)
         self.cloud.remove(agent_id, self.host)
         await self.after_destroy(agent_id)
-        return Accepted() if self.accepts_only else Gone()
+        return Accepted(self.doubt) if self.accepts_only else Gone()
 
     async def find(self, agent_id: str) -> ComputeRef | None:
         if self.cloud.live.get(agent_id) != self.host:

@@ -203,15 +203,30 @@ async def test_a_teardown_goes_where_the_row_says_whatever_the_configuration_say
 
 
 async def test_a_row_that_lost_its_targets_goes_by_the_configuration_in_force(own: Client, customer: Customer) -> None:
+    """Nobody knows whether they are the ones that made the machine: what they confirm is no proof that it is gone."""
     backend, config = backend_of(own, customer)
     customer.start(workflows=[misbehaving.QuickScaleDown])
     facts = facts_of(config.scaler).model_copy(update={"provisioning_targets": []})
+    agent_id = fresh_agent_id()
 
-    assert await backend.destroy(fresh_agent_id(), facts, SHUTDOWN) == Gone()
+    taken = await backend.destroy(agent_id, facts, SHUTDOWN)
 
+    assert isinstance(taken, Accepted)
+    assert f"the row of {agent_id} was lost" in taken.doubt
+    assert (await customer.scale_down(agent_id).describe()).status is WorkflowExecutionStatus.COMPLETED
     config.config = FixedConfig.of({**event_scaler(customer.target()), "scalers": [_other_scaler()]}).config
     with pytest.raises(DestroyError, match="has left the configuration"):
         await backend.destroy(fresh_agent_id(), facts, SHUTDOWN)
+
+
+async def test_targets_of_another_time_that_fail_say_how_their_agent_is_ended(own: Client, customer: Customer) -> None:
+    backend, config = backend_of(own, customer)
+    customer.start(workflows=[misbehaving.FailingScaleDown])
+    facts = facts_of(config.scaler).model_copy(update={"provisioning_targets": []})
+    agent_id = fresh_agent_id()
+
+    with pytest.raises(DestroyError, match=f"hatchway forget {agent_id}"):
+        await backend.destroy(agent_id, facts, SHUTDOWN)
 
 
 @pytest.mark.scenario("S07")
