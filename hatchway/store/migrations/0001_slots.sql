@@ -287,15 +287,15 @@ create function hatchway_stamp_host(args jsonb) returns jsonb
 language plpgsql set search_path = public, pg_temp as $$
 declare
   s scaler_spawning_agents;
-begin
-  update scaler_spawning_agents
-     set host_id = args->>'host_id',
   v_again boolean;                                      -- an earlier attempt has stamped it, and may have had its effect
-         deadline_at = case when adopted_by is not null or args->>'deadline_s' is null then deadline_at
+begin
   select host_id is not null into v_again
     from scaler_spawning_agents
    where agent_id = args->>'agent_id'
      for update;
+  update scaler_spawning_agents
+     set host_id = args->>'host_id',
+         deadline_at = case when adopted_by is not null or args->>'deadline_s' is null then deadline_at
                             else now() + make_interval(secs => (args->>'deadline_s')::double precision) end,
          state_version = state_version + 1
    where agent_id = args->>'agent_id'
