@@ -63,6 +63,8 @@ class Reach:
 
     def of(self, scaler: Scaler) -> Backend | None:
         """The backend that serves this scaler, if this worker is one of its hosts and has reached it."""
+        if self._is_for_others(scaler):
+            return None
         key = backend_key(scaler)
         if key not in self._reached:
             if key not in self._connecting and key not in self._refused:
@@ -75,8 +77,14 @@ class Reach:
 
     def answers(self, scaler: Scaler) -> bool:
         """Whether its backend has been reached, and has answered when it was asked last."""
+        if self._is_for_others(scaler):
+            return True  # nothing is asked of it here
         key = backend_key(scaler)
         return key in self._reached and key not in self._away
+
+    def _is_for_others(self, scaler: Scaler) -> bool:
+        """Known before its backend is: a worker that was given its name has no other, and its name one engine."""
+        return self._named and bool(scaler.hosts) and self._machine not in scaler.hosts
 
     def why_refused(self, scaler: Scaler) -> str | None:
         """Why this worker can never serve this scaler, where that is so."""

@@ -43,18 +43,20 @@ def config() -> None:
 def check(file: FileArgument, json: JsonOption = False) -> None:
     """Say everything that is wrong with FILE, each with its line, or that nothing is. Exit code 2 when something is."""
     from hatchway.config.loading import load
+    from hatchway.config.notes import notes
     from hatchway.config.versions import to_stored
 
     loaded = load(file)
+    worth_a_word = notes(loaded)
     if json:
-        emit(
-            {"ok": True, "sha256": to_stored(loaded).sha256, "scalers": [scaler.name for scaler in loaded.scalers]},
-            json_wanted=True,
-        )
+        found = {"ok": True, "sha256": to_stored(loaded).sha256, "scalers": [scaler.name for scaler in loaded.scalers]}
+        emit(found | ({"notes": worth_a_word} if worth_a_word else {}), json_wanted=True)
         return
     for scaler in loaded.scalers:
         agents, sets = counted(scaler.max_agents, "agent"), counted(len(scaler.label_sets), "label set")
         print(f"{scaler.name}: {scaler.type.value}, at most {agents}, {sets}")
+    for note in worth_a_word:
+        print(f"note: {note}")
     print(f"{file} is fine")
 
 
@@ -211,17 +213,23 @@ async def _told(db: Database, applied: Applied) -> str | None:
 
 
 def _as_object(planned: Plan, applied: Applied | None, untold: str | None) -> dict[str, Any]:
+    from hatchway.config.notes import notes
+
+    worth_a_word = notes(planned.config)
     return {
         "version": planned.base if applied is None else applied.version,
         "changed": not planned.same,
         "dry_run": applied is None,
         "base": planned.base,
         **asdict(planned.difference),
+        **({"notes": worth_a_word} if worth_a_word else {}),
         **({"warning": untold} if untold else {}),
     }
 
 
 def _say(planned: Plan, applied: Applied | None, untold: str | None) -> None:
+    from hatchway.config.notes import notes
+
     if planned.same:
         print(f"version {planned.base} is in force and says the same: nothing to apply")
         return
@@ -229,6 +237,8 @@ def _say(planned: Plan, applied: Applied | None, untold: str | None) -> None:
         print(f"# version {planned.base}, written by a newer release, cannot be read: the changes are shown from none")
     for line in planned.difference.lines():
         print(line)
+    for note in notes(planned.config):
+        print(f"note: {note}")
     if applied is None:
         print(f"dry run: version {planned.base} stays in force" if planned.base else "dry run: nothing is in force")
     else:

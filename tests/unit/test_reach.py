@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -44,9 +44,10 @@ class Engine:
         self.closed = True
 
 
-def _scaler(name: str, host: str | None = None) -> Scaler:
+def _scaler(name: str, host: str | None = None, hosts: Sequence[str] = ()) -> Scaler:
     return Scaler.model_validate(
         {
+            "hosts": list(hosts),
             "name": name, "type": "container", "maxAgents": 1, "host": host, "networkIsolation": False,
             "labelSets": [{"labels": [name], "image": "x"}],
         }
@@ -245,3 +246,17 @@ async def test_what_fails_otherwise_is_not_taken_for_a_refusal() -> None:
     await asyncio.wait([task])
 
     assert not reached.refuses(task)
+
+
+async def test_an_engine_of_other_hosts_does_not_take_the_name_of_a_worker_that_was_given_it() -> None:
+    async def make(scaler: Scaler) -> Identified:
+        return Identified(f"engine of {scaler.name}")
+
+    reached = _reach(make, named=True)
+    others, own = _scaler("others", hosts=["m-2"]), _scaler("own", "tcp://192.0.2.1:2375", hosts=["m-1", "given"])
+    of_others = reached.of(others)
+    await until(lambda: reached.of(own) is not None, patience=10)
+
+    assert (of_others, reached.of(others), reached.why_refused(own)) == (None, None, None)
+    assert reached.answers(others), "nothing is missing here"
+    reached.leave()
