@@ -13,11 +13,11 @@ them, so that no job can pose as another agent or send its agent to a gateway of
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 
 from hatchway.errors import PermanentSpawnError, SpawnCode
+from hatchway.foreign_json import parse_foreign
 
 AGENT_COMMAND = "HATCHWAY_AGENT_COMMAND"
 WORKER_PREFIX = "KICI_AGENT_ENV_"
@@ -80,7 +80,7 @@ def label_set_objection(name: str) -> str | None:
 def agent_command_objection(value: str) -> str | None:
     """Why this is no HATCHWAY_AGENT_COMMAND, as the end of a sentence; None when it is one."""
     try:
-        command = json.loads(value)
+        command = parse_foreign(value)
     except ValueError:
         command = None
     if isinstance(command, list) and command and all(isinstance(part, str) for part in command) and command[0]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -124,10 +123,11 @@ def _container(file: Path | None) -> ContainerSpec | None:
         return None
     from pydantic import ValidationError
 
+    from hatchway.foreign_json import parse_foreign
     from hatchway.model import ContainerSpec, ProvisionRequest
 
     try:
-        given = jsonlib.loads(sys.stdin.read() if str(file) == "-" else file.read_text())
+        given = parse_foreign(sys.stdin.read() if str(file) == "-" else file.read_text())
     except OSError as e:
         raise usage(f"cannot read {file}: {e.strerror}") from None
     except ValueError:  # its text quotes the file

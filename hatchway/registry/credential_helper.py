@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import re
 import select
@@ -24,6 +23,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from hatchway.errors import AuthError, AuthUnavailable
+from hatchway.foreign_json import parse_foreign
 
 PREFIX = "docker-credential-"
 TIME_LIMIT = timedelta(seconds=10)
@@ -148,7 +148,7 @@ def _program(name: str, environ: Mapping[str, str]) -> str:
 
 def _answer(name: str, said: bytes) -> HelperAnswer | None:
     try:
-        answer = json.loads(said)
+        answer = parse_foreign(said)
     except ValueError:
         raise AuthError(f"the credential helper {PREFIX}{name} printed something else than JSON") from None
     username, secret = (answer.get("Username"), answer.get("Secret")) if isinstance(answer, dict) else (None, None)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import Any
 import structlog
 
 from hatchway.errors import AuthError
+from hatchway.foreign_json import parse_foreign
 from hatchway.registry.auth import IDENTITY_TOKEN_USERNAME, RegistryAuth
 from hatchway.registry.credential_helper import PREFIX, TIME_LIMIT, HelperMissing, ask_helper
 from hatchway.registry.reference import DOCKER_HUB, ImageReference
@@ -76,7 +76,7 @@ class DockerConfig:
         if len(content) > MOST_BYTES:
             raise AuthError(f"the docker config {path} is larger than {MOST_BYTES // 1024} KiB")
         try:
-            parsed = json.loads(content)
+            parsed = parse_foreign(content)
         except ValueError:  # its text quotes the file
             raise AuthError(f"the docker config {path} is not JSON") from None
         if not isinstance(parsed, dict):

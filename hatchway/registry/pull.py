@@ -24,6 +24,11 @@ from hatchway.registry.ecr import EcrLogins, NoIdentity
 from hatchway.registry.reference import ImageReference, parse_reference
 from hatchway.secrets.resolver import SecretResolver
 
+SHOWN_USERS = frozenset(
+    {"AWS", "oauth2accesstoken", "_json_key", "_json_key_base64", "00000000-0000-0000-0000-000000000000"}
+)
+"""What registries of clouds call a kind of password. `<token>` is shown as the identity token that it stands for."""
+
 
 class Source(StrEnum):
     """In the order in which they are asked."""
@@ -179,8 +184,7 @@ class Logins:
         auth, why = await docker_config_credentials(pull.image, self._environ, self._helper_limit)
         if auth is None:
             return _Said(why)
-        kind = "an identity token" if auth.identity_token else f"user {auth.username}"
-        return _Said(f"{why}: {kind}", auth)
+        return _Said(f"{why}: {_kind(auth)}", auth)
 
     async def _of_ecr(self, pull: Pull) -> _Said:
         registry, whose = pull.image.registry, pull.scaler.ecr_for
@@ -201,6 +205,13 @@ class Logins:
             return _Said(f"{e}, so ECR gives no password")
         until = f" until {auth.expires_at:%Y-%m-%d %H:%M} UTC" if auth.expires_at else ""
         return _Said(f"a password of ECR in {host.region}, by the worker's AWS identity{until}", auth)
+
+
+def _kind(auth: RegistryAuth) -> str:
+    """Of the docker config's: its user is shown where it stands for a kind of password. Any other may be a token."""
+    if auth.identity_token:
+        return "an identity token"
+    return f"user {auth.username}" if auth.username in SHOWN_USERS else "a user and a password"
 
 
 def _told(auth: RegistryAuth | None) -> str:

@@ -6,13 +6,13 @@ SSM hands on from elsewhere (`/aws/…`), and a version of a parameter: a refere
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hatchway.aws import AwsClients, AwsDenied, AwsError, AwsUnavailable, aws_errors
 from hatchway.config.schema import SecretsManagerContext, SsmContext
+from hatchway.foreign_json import parse_foreign
 from hatchway.secrets.providers import MAX_SECRET_BYTES, NotServedError, UnavailableError
 
 _SECRET_NAME = re.compile(r"[A-Za-z0-9/_+=.@-]{1,512}")  # Secrets Manager's own alphabet, which has no `#` and no `:`
@@ -78,7 +78,7 @@ def _answers(action: str, *, absent: str, where: str) -> Iterator[None]:
 
 def _value_of(text: str, key: str) -> str:
     try:
-        whole = json.loads(text)
+        whole = parse_foreign(text)
     except ValueError:
         # Not `from e`: the error of the parser holds the text.
         raise NotServedError("is not JSON, so it has no keys; leave out the # and what follows it") from None

@@ -81,6 +81,7 @@ async def test_a_parameter_is_served_decrypted(aws_endpoint: str, parameters: An
     ("content", "key", "reason"),
     [
         (VALUE, "#token", "is not JSON"),
+        ("[" * 60_000, "#token", "is not JSON"),
         (f'"{VALUE}"', "#token", "is not a JSON object"),
         (json.dumps({"token": VALUE}), "#absent", "has no such key"),
         (json.dumps({"token": [VALUE]}), "#token", "something else than a string"),

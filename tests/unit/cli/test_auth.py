@@ -87,6 +87,36 @@ def test_every_source_says_its_verdict_and_none_shows_its_material(explain: Any,
     assert hits([shown], secrets) == []
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)])
+@pytest.mark.parametrize("place", ["entry", "entry of a path", "helper", "identity token"])
+def test_a_user_of_the_docker_config_is_not_shown_where_it_may_be_a_token(
+    explain: Any, tmp_path: Path, place: str, options: tuple[str, ...]
+) -> None:
+    """Some registries take a token for the user, with anything for the password."""
+    token = marker("user").replace(":", "-")
+    helper = tmp_path / "docker-credential-token"
+    helper.write_text(f"""#!/bin/sh\necho '{json.dumps({"Username": token, "Secret": "x-oauth-basic"})}'\n""")
+    helper.chmod(0o755)
+    entry = {"auth": base64.b64encode(f"{token}:x-oauth-basic".encode()).decode()}
+    docker = {
+        "entry": {"auths": {"ghcr.io": entry}}, "entry of a path": {"auths": {"ghcr.io/team": entry}},
+        "helper": {"credsStore": "token"}, "identity token": {"auths": {"ghcr.io": {**entry, "identitytoken": "x"}}},
+    }  # fmt: skip
+
+    said = explain(IMAGE, *options, docker=docker[place])
+
+    assert said.code == 0
+    assert "docker config" in said.out
+    assert hits([Place("shown", {"said": f"{said.out}{said.err}".encode()})], {"the user": token}) == []
+
+
+@pytest.mark.parametrize("user", ["AWS", "oauth2accesstoken", "_json_key", "00000000-0000-0000-0000-000000000000"])
+def test_a_user_that_stands_for_a_kind_of_password_is_shown(explain: Any, user: str) -> None:
+    entry = {"ghcr.io": {"auth": base64.b64encode(f"{user}:secret".encode()).decode()}}
+
+    assert f"user {user}" in explain(IMAGE, docker={"auths": entry}).out
+
+
 @pytest.mark.parametrize(
     ("job", "keys", "docker", "serves"),
     [
@@ -144,3 +174,11 @@ def test_without_a_configuration_it_says_what_is_missing(command: Command) -> No
 
     assert said.code == 2
     assert "DATABASE_URL" in said.err
+
+
+def test_a_job_that_is_nested_without_end_is_no_json(explain: Any, tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_text("[" * 60_000)
+
+    said = explain(IMAGE, "--job", str(tmp_path / "deep.json"))
+
+    assert (said.code, "deep.json is not JSON" in said.err) == (2, True)

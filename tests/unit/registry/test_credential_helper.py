@@ -99,6 +99,7 @@ async def test_a_helper_that_is_not_there_is_told_from_one_that_cannot_run(tmp_p
         (f"echo {SECRET}; echo {SECRET} >&2; exit 1", "failed with exit code 1"),
         (f"echo {SECRET}", "something else than JSON"),
         ("true", "something else than JSON"),
+        ("head -c 60000 /dev/zero | tr '\\0' '['", "something else than JSON"),
         (f"""echo '["{SECRET}"]'""", "without a Username"),
         (f"""echo '"{SECRET}"'""", "without a Username"),
         (f"""echo '{{"Username": "{SECRET}"}}'""", "without a Username"),

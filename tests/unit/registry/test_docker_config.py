@@ -277,6 +277,15 @@ async def test_a_helper_that_is_not_installed_is_warned_of(tmp_path: Path) -> No
     assert [entry["log_level"] for entry in logged] == ["warning"]
 
 
+@pytest.mark.parametrize("brackets", ["[" * 60_000, '{"auths":' * 60_000, "[" * 60_000 + "]" * 60_000])
+async def test_a_config_that_is_nested_without_end_is_refused_by_its_name(tmp_path: Path, brackets: str) -> None:
+    environ = environment(tmp_path, {})
+    (tmp_path / "config.json").write_text(brackets)
+
+    with pytest.raises(AuthError, match=r"config\.json is not JSON"):
+        await docker_config_credentials(parse_reference("ghcr.io/a"), environ)
+
+
 @pytest.mark.parametrize("helper", ["../../bin/sh", 7, {"a": 1}])
 async def test_what_names_no_helper_is_refused_with_its_place(tmp_path: Path, helper: Any) -> None:
     environ = environment(tmp_path, {"credHelpers": {"ghcr.io": helper}})
