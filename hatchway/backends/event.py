@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Protocol, TypeVar
 
+from temporalio import activity
 from temporalio.client import Client
 
 from hatchway.backends.base import Accepted, Gone, OwnedCompute, Progress, SpawnSpec
@@ -55,6 +56,11 @@ T = TypeVar("T")
 TRIES = 3
 PAUSE_S = 0.5
 """Between two tries of one delivery, doubled. What outlasts them is for the next attempt of the spawn or teardown."""
+
+DESTROY_S = 25.0
+"""How long one target may take with one attempt of a teardown: less than the shortest first round."""
+BEFORE_ROUND_ENDS_S = 2.0
+"""How much earlier than its round an attempt ends: one that is cut off there cannot say which target hangs."""
 
 MARGIN = timedelta(seconds=5)
 """How much earlier than its attempt a wait ends, so that the attempt ends with the reason and not by its time limit."""
@@ -163,6 +169,18 @@ class EventBackend:
             emitted()
             return Accepted()
 
+        async def in_time(settings: ProvisioningTarget) -> Gone | Accepted:
+            try:
+                async with asyncio.timeout(limit):
+                    return await tell(settings)
+            except TimeoutError:
+                raise TransientSpawnError(
+                    SpawnCode.DAEMON_UNAVAILABLE,
+                    f"{_parsed(settings.down)} had not taken it when the {limit:.1f} s of this attempt were over",
+                ) from None
+
+        limit = _limit_of_teardown()
+
         event = ScaleDown(
             scaler_name=self._scaler,
             agent_id=agent_id,
@@ -171,7 +189,7 @@ class EventBackend:
         )
         targets, doubt = await self._targets(agent_id, facts)
         try:
-            answers = await _each(targets, tell)
+            answers = await _each(targets, in_time)
         except SpawnError as e:
             way_out = f"; {doubt}, then `hatchway forget {agent_id}`" if doubt else ""
             raise DestroyError(f"the teardown of {agent_id} is not taken yet: {e}{way_out}") from None
@@ -329,6 +347,17 @@ def _parsed(text: str) -> Target:
 def _limit(spec: SpawnSpec) -> timedelta:
     whole = spec.time_limit or timedelta(seconds=spec.scaler.spawn_timeout_seconds)
     return max(whole - MARGIN, whole / 2)
+
+
+def _limit_of_teardown() -> float:
+    """Seconds. Less in the last attempt of a round, by the server's clock."""
+    if not activity.in_activity():
+        return DESTROY_S
+    info = activity.info()
+    if info.schedule_to_close_timeout is None:
+        return DESTROY_S
+    left = (info.scheduled_time + info.schedule_to_close_timeout - info.started_time).total_seconds()
+    return min(DESTROY_S, max(left - BEFORE_ROUND_ENDS_S, left / 2))
 
 
 def _tls(ca_file: str | None) -> ssl.SSLContext:

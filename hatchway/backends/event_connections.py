@@ -9,20 +9,45 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from temporalio.api.common.v1 import Payload
 from temporalio.client import Client
-from temporalio.converter import DataConverter
+from temporalio.converter import DataConverter, DefaultPayloadConverter
 from temporalio.service import RPCError, TLSConfig
 
 from hatchway.backends.event_targets import TemporalTarget
 from hatchway.backends.event_temporal_calls import Place, reported
 from hatchway.config.event_schema import ProvisioningTarget
+from hatchway.converter import Unreadable
 from hatchway.errors import PermanentSpawnError, SpawnCode, TransientSpawnError
 from hatchway.namespace import namespace_uuid
 from hatchway.secrets.secret import Secret
 
 CONNECT_S = 5.0
+
+
+class _Tolerant(DefaultPayloadConverter):
+    """Plain JSON, and `Unreadable` for what comes in another form.
+
+    Customers' workers may have a codec or a converter of their own. What their workflows answer is of no interest, only
+    that they have; and of a failure its type, which is never encoded.
+    """
+
+    def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
+        return [self._read(payload) for payload in payloads]
+
+    def _read(self, payload: Payload) -> Any:
+        try:
+            return super().from_payloads([payload])[0]
+        except Exception:  # each encoding has errors of its own
+            return Unreadable()
+
+
+PLAIN = DataConverter(payload_converter_class=_Tolerant)
+"""No codec: that of Hatchway's own namespace, if it has one, is nothing that customers hold."""
 
 
 class TemporalConnections:
@@ -38,10 +63,11 @@ class TemporalConnections:
         if settings.address is None:
             if target.namespace == self._own.namespace:
                 raise _own_namespace(target)
-            # Plain JSON: the codec of Hatchway's own namespace, if it has one, is nothing that customers hold.
-            client = Client(self._own.service_client, namespace=target.namespace, data_converter=DataConverter.default)
+            client = Client(self._own.service_client, namespace=target.namespace, data_converter=PLAIN)
             return Place(target, client)
-        return Place(target, await self._elsewhere(target, settings, settings.address, api_key))
+        place = Place(target, await self._elsewhere(target, settings, settings.address, api_key), api_key)
+        await self._refuse_own(place)  # each time: what an address leads to may change under a connection
+        return place
 
     async def _elsewhere(
         self, target: TemporalTarget, settings: ProvisioningTarget, address: str, api_key: Secret | None
@@ -50,9 +76,7 @@ class TemporalConnections:
         digest = hashlib.sha256(api_key.reveal().encode()).hexdigest() if api_key else ""
         key = (address, target.namespace, str(settings.tls), settings.ca_file or "", digest)
         if key not in self._made:
-            client = await self._connect(target, settings, address, api_key)
-            await self._refuse_own(target, client)
-            self._made[key] = client
+            self._made[key] = await self._connect(target, settings, address, api_key)
         return self._made[key]
 
     async def _connect(
@@ -66,7 +90,7 @@ class TemporalConnections:
                     namespace=target.namespace,
                     api_key=api_key.reveal() if api_key else None,
                     tls=TLSConfig(server_root_ca_cert=await _authorities(settings.ca_file)) if tls else False,
-                    data_converter=DataConverter.default,
+                    data_converter=PLAIN,
                 )
         except (TimeoutError, RuntimeError, RPCError):
             # Not quoted: what the SDK says of a connection holds its whole configuration.
@@ -75,10 +99,10 @@ class TemporalConnections:
                 f"the Temporal server of namespace {target.namespace} does not answer at {address}",
             ) from None
 
-    async def _refuse_own(self, target: TemporalTarget, client: Client) -> None:
-        self._own_uuid = self._own_uuid or await reported(Place(target, self._own), namespace_uuid(self._own))
-        if await reported(Place(target, client), namespace_uuid(client)) == self._own_uuid:
-            raise _own_namespace(target)
+    async def _refuse_own(self, place: Place) -> None:
+        self._own_uuid = self._own_uuid or await reported(Place(place.target, self._own), namespace_uuid(self._own))
+        if await reported(place, namespace_uuid(place.client)) == self._own_uuid:
+            raise _own_namespace(place.target)
 
 
 def _own_namespace(target: TemporalTarget) -> PermanentSpawnError:

@@ -82,7 +82,7 @@ async def scale_up(
 
 
 def _spawn_failure(place: Place, workflow_id: str, error: WorkflowFailureError) -> SpawnError:
-    words = f"the workflow {workflow_id} in namespace {place.target.namespace} {words_of(error)}"
+    words = f"the workflow {workflow_id} in namespace {place.target.namespace} {words_of(place, error)}"
     said = innermost(error)
     code = SpawnCode.PROVISIONER_FAILED
     if isinstance(said, ApplicationError) and said.type in set(SpawnCode):
@@ -160,7 +160,7 @@ async def _run_scale_down(down: Place, event: ScaleDown, emitted: Callable[[], N
     except WorkflowFailureError as e:
         raise TransientSpawnError(
             SpawnCode.PROVISIONER_FAILED,
-            f"the workflow {workflow_id} in namespace {down.target.namespace} {words_of(e)}",
+            f"the workflow {workflow_id} in namespace {down.target.namespace} {words_of(down, e)}",
         ) from None
 
 

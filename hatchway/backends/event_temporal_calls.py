@@ -9,16 +9,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from temporalio.api.failure.v1 import Failure
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowFailureError, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, CancelledError, FailureError, TerminatedError
 from temporalio.exceptions import TimeoutError as TimedOut
 from temporalio.service import RPCError, RPCStatusCode
 
-from hatchway.backends.errors import plain
+from hatchway.backends.errors import quoted
 from hatchway.backends.event_targets import TemporalTarget
 from hatchway.errors import PermanentSpawnError, SpawnCode, SpawnError, TransientSpawnError
 from hatchway.events import ScaleDown, ScaleUp
+from hatchway.secrets.secret import Secret
 
 T = TypeVar("T")
 
@@ -44,6 +46,8 @@ class Place:
 
     target: TemporalTarget
     client: Client
+    api_key: Secret | None = None
+    """What the client shows to the server. A proxy's or a server's refusal may quote it."""
 
     def handle(self, workflow_id: str) -> WorkflowHandle[Any, Any]:
         return self.client.get_workflow_handle(workflow_id)
@@ -102,7 +106,7 @@ async def _what_it_waits_for(place: Place, handle: WorkflowHandle[Any, Any]) -> 
             return "it is not there any more"
         for pending in found.raw_description.pending_activities:
             if pending.HasField("last_failure"):
-                words = _short(pending.last_failure.message)
+                words = _said(place, pending.last_failure.message, pending.last_failure)
                 return f"its activity {pending.activity_type.name} is at attempt {pending.attempt}: {words}"
         if found.raw_description.HasField("pending_workflow_task"):
             return f"no worker has taken it from the task queue {place.target.task_queue}"
@@ -132,7 +136,7 @@ async def reported(place: Place, call: Awaitable[T]) -> T:
 def _of_rpc(place: Place, error: RPCError) -> SpawnError:
     """What the customer's server's refusal means."""
     where = f"the Temporal server of namespace {place.target.namespace}"
-    words = f"{where} refused: {_short(error.message)}"
+    words = f"{where} refused: {_short(place, error.message)}"
     match error.status:
         case RPCStatusCode.RESOURCE_EXHAUSTED:
             return TransientSpawnError(SpawnCode.RATE_LIMITED, f"{where} limits how often it is asked")
@@ -152,21 +156,26 @@ def innermost(error: WorkflowFailureError) -> BaseException | None:
     return cause
 
 
-def words_of(error: WorkflowFailureError) -> str:
+def words_of(place: Place, error: WorkflowFailureError) -> str:
     match error.cause, innermost(error):
         case CancelledError(), _:
             return "was cancelled"
         case TerminatedError() as e, _:
-            return f"was terminated: {_short(str(e))}"
+            return f"was terminated: {_short(place, str(e))}"
         case TimedOut(), _:
             return "ran into a timeout of its own"
         case _, ApplicationError() as e:
-            return f"failed: {_short(e.message)}"
+            return f"failed: {_said(place, e.message, e.failure)}"
         case _, cause:
-            return f"failed: {_short(str(cause))}"
+            return f"failed: {_short(place, str(cause))}"
 
 
-def _short(text: str) -> str:
+def _said(place: Place, message: str, failure: Failure | None) -> str:
+    if failure is not None and failure.HasField("encoded_attributes") and message == failure.message:
+        return "why, only their own codec can read; its page in their namespace shows it"
+    return _short(place, message)
+
+
+def _short(place: Place, text: str) -> str:
     """A customer's words in one line, and not too many."""
-    line = " ".join(plain(text).split())
-    return line if len(line) <= MOST_WORDS else line[:MOST_WORDS] + "…"
+    return quoted(text, MOST_WORDS, [place.api_key.reveal()] if place.api_key else [])

@@ -7,6 +7,7 @@ import json
 import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import boto3
 import pytest
 
 from examples.customer_workflows.machines import Machines, Unwanted
+from hatchway.backends import event
 from hatchway.client import ProvisionFailed, Started
 from hatchway.errors import ErrorType
 from hatchway.event_signatures import verify
@@ -23,7 +25,8 @@ from tests.support.aws import IDENTITY, REGION, aws_stand_in
 from tests.support.customer import event_scaler
 from tests.support.namespaces import Namespaces, until
 from tests.support.stack import Stack, running_stack
-from tests.support.tls_receiver import Receiver, a_receiver, answer
+from tests.support.tls_receiver import Receiver, a_receiver, answer, silence
+from workflows import taking_down, teardown
 
 KEY = "signing-key-of-the-test-0123456789"
 
@@ -83,10 +86,10 @@ async def scene(
                 "caFile": str(receiver.ca_file), "allowAddresses": ["127.0.0.1/32"],
             }  # fmt: skip
             (first,) = config["scalers"]
-            # The last one apart: what it fails with would have another one backing off for the rest of the tests.
+            # The last two apart: what they fail with would have another one backing off for the rest of the tests.
             config["scalers"] += [
-                {**first, "name": name, "labelSets": [{"labels": [name]}], "provisioningTargets": [https]}
-                for name in ("https", "refused")
+                {**first, "name": name, "labelSets": [{"labels": [name]}], "provisioningTargets": [https], **more}
+                for name, more in (("https", {}), ("refused", {}), ("hangs", {"stopGraceSeconds": 0}))
             ]
 
             def from_queue() -> list[bytes]:
@@ -164,3 +167,31 @@ async def test_a_receiver_who_refuses_is_quoted_where_the_provision_ends(scene: 
     assert failed.error_type == ErrorType.SPAWN_FAILED
     assert "zone b is closed" in str(failed)
     await scene.stack.nothing_left()
+
+
+async def test_a_receiver_that_hangs_is_named_where_the_teardown_waits(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not the worker, which has asked it and waits: who reads "nobody polls" looks in the wrong place."""
+    for module in (taking_down, teardown):
+        monkeypatch.setattr(module, "FIRST_ROUND", timedelta(seconds=5))
+    monkeypatch.setattr(event, "DESTROY_S", 1.5)
+    scene.receiver.answers = [answer(202), silence]
+    started = await scene.stack.provision(labels=["hangs"], job_id="job-hangs", adoption_timeout=1)
+
+    failed = await _ended(scene, started)
+    page = await until(lambda: _failed_round(scene, started), what="the teardown's first round in vain")
+    scene.receiver.answers = [answer(202)]
+
+    assert failed.error_type == ErrorType.ADOPTION_TIMEOUT
+    assert f"https://127.0.0.1:{scene.receiver.port}" in page
+    assert "nobody polls" not in page
+    await scene.stack.nothing_left()
+
+
+async def _failed_round(scene: Scene, started: Started) -> str | None:
+    """The page of its TeardownWorkflow, once that says that a round has failed."""
+    handle = scene.stack.temporal.get_workflow_handle(f"teardown/{started.agent_id}")
+    metadata: Any = await handle.query("__temporal_workflow_metadata")
+    page = str(metadata.get("currentDetails", "") if isinstance(metadata, dict) else metadata.current_details)
+    return page if "last failed round" in page else None

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
 
+from hatchway.backends import event_connections
 from hatchway.backends.base import Gone
 from hatchway.backends.event import EventBackend
 from hatchway.errors import PermanentSpawnError, SpawnCode, TransientSpawnError
 from hatchway.metrics import Metrics
 from hatchway.model import ScaleDownReason
+from hatchway.namespace import namespace_uuid
 from tests.integration.events import misbehaving
 from tests.support.customer import (
     CLAIM,
@@ -217,6 +219,26 @@ async def test_hatchways_own_namespace_is_never_a_target(
         await backend.spawn(spec_of(config.scaler, agent_id), silent)
 
     assert not await was_asked(intruder, agent_id)
+
+
+async def test_a_namespace_that_has_become_hatchways_own_is_no_target_any_more(
+    own: Client, customer: Customer, temporal: TemporalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An address may lead somewhere else one day; a connection that is kept follows it there."""
+    backend, config = backend_of(own, customer, address=temporal.address)
+    customer.start(workflows=[misbehaving.QuickScaleUp])
+    await backend.spawn(spec_of(config.scaler, fresh_agent_id()), silent)
+    uuid = await namespace_uuid(own)
+
+    async def moved(asked: Client) -> str:
+        return uuid
+
+    monkeypatch.setattr(event_connections, "namespace_uuid", moved)
+    agent_id = fresh_agent_id()
+    with pytest.raises(PermanentSpawnError, match="Hatchway's own"):
+        await backend.spawn(spec_of(config.scaler, agent_id), silent)
+
+    assert not await was_asked(customer, agent_id)
 
 
 async def test_a_customers_own_server_is_reached_at_its_address(
