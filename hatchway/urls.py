@@ -66,6 +66,9 @@ def _is_name(text: str) -> bool:
     return all(_LABEL.fullmatch(label) for label in labels) and not _NUMBER.fullmatch(labels[-1])
 
 
+_SDK_HOST = re.compile(r"[A-Za-z0-9.-]+")
+
+
 def is_loopback(host: str) -> bool:
     """This machine, by an address or by the one name for it that no resolver is asked for."""
     try:
@@ -87,3 +90,5 @@ def endpoint_problems(text: str, what_crosses: str) -> Iterator[str]:
         yield f"must be https://: {what_crosses} would cross the network in the clear"
     elif url.port == 0:
         yield "has port 0, which nobody listens on"
+    elif not (":" in url.host or _SDK_HOST.fullmatch(url.host)):
+        yield "has a host that the AWS SDK does not take: letters, digits, - and . only"

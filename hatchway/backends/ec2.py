@@ -127,7 +127,7 @@ class Ec2Backend:
             raise PermanentSpawnError(
                 SpawnCode.INVALID_SPEC,
                 f"scaler {scaler.name} was moved from {self._home.region} to {place.region}: an agent that is being "
-                "made would be looked for in the wrong region; give the scaler of the new region a new name, or restart this "
+                "made would be looked for in the wrong region; give the scaler of the new region a new name, or restart the "
                 "worker",
             )
         return place

@@ -24,6 +24,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 from botocore.exceptions import ConnectionError as AwsConnectionError
+from botocore.parsers import ResponseParserError
 
 from hatchway.backends.ec2_errors import Ec2Error, Ec2Refused, Ec2Unreachable, is_about_capacity
 from hatchway.config.ec2_schema import Ec2Scaler
@@ -78,13 +79,22 @@ class Ec2Client:
             status = int(e.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400))
             raise Ec2Refused(action, str(said.get("Code")), str(said.get("Message", "")), status) from None
         except (NoCredentialsError, PartialCredentialsError):
+            # A metadata service that hiccups looks just like a worker without an identity, so the next call asks again.
             raise Ec2Refused(
-                action, "NoCredentials", "this worker has no AWS credentials: give it a role, a profile or keys", 401
+                action,
+                "CredentialRetrievalError",
+                "this worker has no AWS credentials: give it a role, a profile or keys",
+                401,
             ) from None
         except CredentialRetrievalError as e:
             raise Ec2Refused(action, "CredentialRetrievalError", type(e).__name__, 401) from None
         except (AwsConnectionError, HTTPClientError) as e:
             raise Ec2Unreachable(f"EC2 in {self.place} did not answer {action} ({type(e).__name__})") from None
+        except (ResponseParserError, LookupError, TypeError, ValueError, AttributeError) as e:  # a proxy's page, or so
+            raise Ec2Unreachable(
+                f"what answered {action} in EC2's place in {self.place} is not EC2, but maybe a proxy "
+                f"({type(e).__name__})"
+            ) from None
         except BotoCoreError as e:  # the SDK's own checks of what it was given: it quotes that, so its text stays here
             raise Ec2Refused(action, type(e).__name__, "the AWS SDK refused the call") from None
         return answer
@@ -94,6 +104,8 @@ class Ec2Client:
         if self._made is None:
             session = botocore.session.get_session()
             session.register_component("data_loader", _loader())
+            if session.get_credentials() is None:
+                raise NoCredentialsError  # a client that is made now would never have any
             made = boto3.session.Session(botocore_session=session).client(
                 "ec2",
                 region_name=self.place.region,

@@ -21,8 +21,8 @@ GOING = frozenset({"shutting-down", TERMINATED})
 ENDED = frozenset({*GOING, "stopping", "stopped"})
 """States in which no agent runs. Nothing of ours is ever started again."""
 
-VALUES = 200
-"""Values of one filter that EC2 takes."""
+VALUES = 200 - 1
+"""Values that EC2 takes in one call, of all of its filters together: one of them is the installation."""
 PAGE = 1000
 """Instances on one page, at most."""
 TOGETHER_S = 0.05

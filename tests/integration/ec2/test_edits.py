@@ -69,7 +69,7 @@ async def test_a_scaler_moves_only_once_its_instances_have_ended(db: Database, e
     if through == "after it was taken out":
         await put(db, other)
 
-    with pytest.raises(ScalerTypeInUse, match="aws cannot change from ec2 in eu-central-1.* while it has 1 agent"):
+    with pytest.raises(ScalerTypeInUse, match=r"aws cannot change from ec2 in eu-central-1.* while it has 1 agent"):
         await put(db, other, moved)
     await Slots(db).release("a1", "completed", None)
 

@@ -224,6 +224,17 @@ async def test_a_hundred_teardowns_look_together(harness: Ec2Harness, cloud: Fak
     assert cloud.calls["DescribeInstances"] - before <= 25
 
 
+async def test_more_agents_than_one_call_may_name_are_looked_for_in_several(cloud: FakeEc2) -> None:
+    """EC2 takes 200 values in a call, of all of its filters together."""
+    hasty = backend_of(cloud, HASTY)
+
+    found = await asyncio.gather(*(hasty.find(fresh_agent_id()) for _ in range(400)))
+    await hasty.close()
+
+    assert found == [None] * 400
+    assert cloud.calls["DescribeInstances"] == 3
+
+
 @pytest.mark.parametrize("empty_pages", [False, True])
 async def test_owned_reads_every_page(harness: Ec2Harness, cloud: FakeEc2, empty_pages: bool) -> None:
     agents = {fresh_agent_id() for _ in range(7)}

@@ -263,6 +263,8 @@ class FakeEc2:
             if unknown := [one for one in ids if one not in shown]:
                 raise Refused("InvalidInstanceID.NotFound", f"The instance IDs '{', '.join(unknown)}' do not exist")
             filters = [(one["Name"], numbered(one, "Value")) for one in grouped(ask, "Filter")]
+            if sum(len(values) for _, values in filters) > 200:
+                raise Refused("FilterLimitExceeded", "The maximum number of filter values in a single call is 200")
             left = [m.id for m in shown.values() if (not ids or m.id in ids) and _passes(m, filters, now)]
         size = min(most, self.mischief.page)
         if self.mischief.empty_pages and left and not str(token or "").endswith("-full"):
@@ -351,8 +353,6 @@ class FakeEc2:
 
 def _passes(machine: Machine, filters: list[tuple[str, list[str]]], now: float) -> bool:
     for name, values in filters:
-        if len(values) > 200:
-            raise Refused("FilterLimitExceeded", "The maximum number of filter values is 200")
         if name in ("instance-id", "client-token"):
             if (machine.id if name == "instance-id" else machine.token) not in values:
                 return False

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import boto3
 import pytest
 
 from hatchway.config.checks import check_config
 from hatchway.config.document import spell
 from hatchway.config.schema import Config
-from tests.support.fake_ec2.specs import ec2_scaler
+from tests.support.fake_ec2.specs import REGION, ec2_scaler
 
 ENDPOINT = "http://127.0.0.1:1"
 LIMITED = "labelSets[0].ec2.maxInstanceSeconds"
@@ -36,3 +37,24 @@ def test_a_time_limit_is_let_through_where_agents_begin_with_their_jobs() -> Non
     scaler["labelSets"].append(other | AMOUNTS)
 
     assert found(scaler) == {}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://[::1", "https://ec2.example:99999", "https://ec2.example:0", "https://ec2 .example", "https://",
+        "https://ec2_here.example", "https://\u00e4ws.example", "https://a..example", "ftp://ec2.example",
+        "https://user@ec2.example", "https://ec2.example?x=1", "https://ec2.example#x", "http://ec2.example",
+    ],
+)  # fmt: skip
+def test_an_endpoint_that_no_call_can_be_sent_to_is_found_at_load(url: str) -> None:
+    assert found(ec2_scaler(url))["ec2.endpointUrl"]
+
+
+@pytest.mark.parametrize(
+    "url", ["https://vpce-0a.ec2.eu-central-1.vpce.amazonaws.com", "https://10.0.0.7:8443", "http://[::1]:9", ENDPOINT]
+)
+def test_an_endpoint_that_the_sdk_takes_is_let_through(url: str) -> None:
+    boto3.session.Session().client("ec2", region_name=REGION, endpoint_url=url)
+
+    assert found(ec2_scaler(url)) == {}
