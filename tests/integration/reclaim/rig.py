@@ -37,7 +37,8 @@ class SharedCloud(Cloud):
         self.owner[agent_id] = installation
         self.create(agent_id, HOST)
 
-    def asked_to_destroy(self) -> list[str]:
+    def asked_for(self) -> list[str]:
+        """Agent ids, once for each destroy that was asked for."""
         return [agent_id for what, agent_id, _ in self.log if what == "asked to destroy"]
 
 

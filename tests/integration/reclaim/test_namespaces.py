@@ -82,7 +82,7 @@ async def test_two_installations_on_one_engine_end_nothing_of_each_other(
 
     assert set(production.cloud.live) == ours | theirs
     assert [outcome.reclaimed for outcome in outcomes[2:4]] == [[our_orphan], [their_orphan]]
-    assert sorted(production.cloud.asked_to_destroy()) == sorted([our_orphan, their_orphan])
+    assert sorted(production.cloud.asked_for()) == sorted([our_orphan, their_orphan])
 
 
 async def test_a_copy_that_is_started_in_another_namespace_ends_nothing_and_says_so(
@@ -98,7 +98,7 @@ async def test_a_copy_that_is_started_in_another_namespace_ends_nothing_and_says
             failures = [await _stands_down(staging) for _ in range(3)]
 
     assert set(production.cloud.live) == {*known, *since}
-    assert production.cloud.asked_to_destroy() == []
+    assert production.cloud.asked_for() == []
     for words in (said, *failures):
         assert "belongs to another Temporal namespace" in words
         assert "--retie" in words
@@ -132,7 +132,7 @@ async def test_a_copy_that_becomes_an_installation_of_its_own_leaves_the_origina
     assert (rows, counted) == ([], [])
     assert set(production.cloud.live) == {*known, own_agent}
     assert {outcome.seen for outcome in outcomes} == {2, 1}
-    assert production.cloud.asked_to_destroy() == []
+    assert production.cloud.asked_for() == []
 
 
 async def test_a_database_that_has_moved_knows_its_agents_again(

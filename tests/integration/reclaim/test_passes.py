@@ -12,7 +12,8 @@ from temporalio.exceptions import ApplicationError
 
 from hatchway.errors import ErrorType, HatchwayError
 from hatchway.model import EndReason, ProvisionState
-from tests.integration.reclaim.rig import Home
+from tests.integration.reclaim.rig import HOST, Home
+from tests.support.namespaces import until
 from tests.support.scripted import Gate, straight_on
 
 S = ProvisionState
@@ -31,13 +32,16 @@ async def test_creates_whose_reply_was_lost_and_whose_workflow_was_terminated_ar
 ) -> None:
     home.backend.after_create = Gate()  # the reply never comes
     started = [await home.lab.provision(job_id=f"job-{n}") for n in range(4)]
+    await until(lambda: len(home.cloud.live) == len(started), what="four creates under way")
     for one in started:
         await home.lab.reaches(one, S.SPAWNING)
         await home.lab.handle(one).terminate("by an operator, in the UI")
         await home.lab.slots.release(one.agent_id, EndReason.OPERATOR.value)  # forgotten, while its create is under way
+    await home.lab.stop_host(HOST)  # the attempts hear of it now, not some time later, and take away what they see
     for one in started:
         home.cloud.create_for(home.lab.installation, one.agent_id)
     home.backend.after_create = straight_on
+    home.lab.start_host(home.backend)
 
     first = await home.reclaim()
     standing = set(home.cloud.live)
@@ -87,7 +91,7 @@ async def test_no_lie_of_a_listing_ends_what_has_a_row(home: Home, lie: Callable
     outcomes = [await home.reclaim() for _ in range(3)]
 
     assert set(home.cloud.live) == set(busy)
-    assert set(busy).isdisjoint(home.cloud.asked_to_destroy())
+    assert set(busy).isdisjoint(home.cloud.asked_for())
     assert orphan in outcomes[1].reclaimed
     assert [outcome.failed for outcome in outcomes] == [{}, {}, {}]
 

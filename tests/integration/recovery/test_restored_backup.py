@@ -106,7 +106,7 @@ async def test_after_a_restored_backup_nothing_leaks_and_no_busy_agent_is_ended_
     assert sum(sweep.steps["reap"].done["condemned"] for sweep in sweeps) == 2
     await until(lambda: _holders(home, {stays.agent_id, begins_since.agent_id}), what="the two that are at work")
     assert set(home.cloud.live) == {stays.agent_id, begins_since.agent_id}
-    assert not {stays.agent_id, begins_since.agent_id} & set(home.cloud.asked_to_destroy())
+    assert not {stays.agent_id, begins_since.agent_id} & set(home.cloud.asked_for())
     counted = await lab.db.fetch_value("select agents from scaler_capacity where scope = 'global'")
     assert counted == 2
     # what a served job was is still known to Temporal: it is not served again
