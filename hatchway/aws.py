@@ -27,6 +27,7 @@ from botocore.exceptions import (
     UnauthorizedSSOTokenError,
 )
 from botocore.exceptions import ConnectionError as AwsConnectionError
+from botocore.parsers import ResponseParserError
 
 from hatchway.errors import HatchwayError
 
@@ -156,6 +157,14 @@ def aws_errors() -> Iterator[None]:
         raise AwsUnavailable(type(e).__name__, f"AWS did not answer ({type(e).__name__})") from None
     except BotoCoreError as e:
         raise AwsRefused(type(e).__name__, f"the AWS SDK refused the call ({type(e).__name__})") from None
+    except (ResponseParserError, LookupError, TypeError, ValueError, AttributeError) as e:
+        # A proxy's page, or some web server's. The SDK takes an answer apart without looking whether it is one.
+        raise not_aws(type(e).__name__) from None
+
+
+def not_aws(why: str) -> AwsUnavailable:
+    """For an answer of 200 as well: without the service's own receipt nothing was taken."""
+    return AwsUnavailable("NotAws", f"what answered there is not AWS, but maybe a proxy or a wrong endpointUrl ({why})")
 
 
 def _refusal(error: ClientError) -> AwsError:

@@ -30,6 +30,8 @@ _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\
 CLAIM = re.compile(r"(?<![\w-])[\w-]{43}(?![\w-])", re.ASCII)
 """What a claim code looks like: 32 bytes in base64url. Who was given one may quote it when its spawn is long over."""
 
+_ESCAPED_ONLY = re.compile("[^\ud800-\udc7f\udd00-\udfff]*")
+
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_ROOM = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 
@@ -52,7 +54,9 @@ def redaction_forms(secrets: Iterable[str]) -> tuple[str, ...]:
 
 
 def _encodings(secret: str) -> Iterable[str]:
-    raw = secret.encode("utf-8", "surrogateescape")
+    # Bytes that were no UTF-8 come back as they were, and half a surrogate pair is written somehow: whoever masks a
+    # failure must not fail on it.
+    raw = secret.encode("utf-8", "surrogateescape" if _ESCAPED_ONLY.fullmatch(secret) else "surrogatepass")
     yield quote(raw, safe="")
     yield quote(raw)
     yield quote_plus(raw)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from hatchway.aws import AwsClients, AwsDenied, AwsError, AwsRefused, AwsUnavailable, NoAwsIdentity, aws_errors
+from hatchway.aws import AwsClients, AwsDenied, AwsError, AwsRefused, AwsUnavailable, NoAwsIdentity, aws_errors, not_aws
 from hatchway.backends.event_targets import AwsTarget, EventBridgeTarget, SnsTarget, SqsTarget
 from hatchway.config.event_schema import ProvisioningTarget
 from hatchway.errors import PermanentSpawnError, SpawnCode, SpawnError, TransientSpawnError
@@ -64,12 +64,13 @@ class AwsDeliveries:
             attributes = _attributes(event)
             body = event.to_json().decode()
             if target.fifo:
-                sqs.send_message(
+                taken = sqs.send_message(
                     QueueUrl=target.url, MessageBody=body, MessageAttributes=attributes,
                     MessageGroupId=event.agent_id, MessageDeduplicationId=_deduplication(event),
                 )  # fmt: skip
             else:
-                sqs.send_message(QueueUrl=target.url, MessageBody=body, MessageAttributes=attributes)
+                taken = sqs.send_message(QueueUrl=target.url, MessageBody=body, MessageAttributes=attributes)
+            _receipt(taken["MessageId"])
 
     def _to_sns(self, target: SnsTarget, event: Event, settings: ProvisioningTarget) -> None:
         with aws_errors():
@@ -77,12 +78,13 @@ class AwsDeliveries:
             attributes = _attributes(event)
             body = event.to_json().decode()
             if target.fifo:
-                sns.publish(
+                published = sns.publish(
                     TopicArn=target.arn, Message=body, MessageAttributes=attributes,
                     MessageGroupId=event.agent_id, MessageDeduplicationId=_deduplication(event),
                 )  # fmt: skip
             else:
-                sns.publish(TopicArn=target.arn, Message=body, MessageAttributes=attributes)
+                published = sns.publish(TopicArn=target.arn, Message=body, MessageAttributes=attributes)
+            _receipt(published["MessageId"])
 
     def _to_eventbridge(self, target: EventBridgeTarget, event: Event, settings: ProvisioningTarget) -> None:
         with aws_errors():
@@ -98,12 +100,22 @@ class AwsDeliveries:
                     }
                 ]
             )
+            entry = answer["Entries"][0]
+            refused = answer["FailedEntryCount"] or "EventId" not in entry
+            if not refused:
+                _receipt(entry["EventId"])
         # It answers 200 for an event that it has not taken.
-        if answer.get("FailedEntryCount"):
-            code = str(answer["Entries"][0].get("ErrorCode", "unknown"))
+        if refused:
+            code = str(entry.get("ErrorCode", "unknown"))
             if code in ("ThrottlingException", "InternalFailure", "InternalException"):
                 raise AwsUnavailable(code, f"AWS could not take the event now ({code})")
             raise AwsRefused(code, f"AWS refused the event ({code})")
+
+
+def _receipt(given: str) -> None:
+    """A 200 is no receipt: every web server has one for whatever it is sent, and what was not taken is not told."""
+    if not given:
+        raise not_aws("no receipt")
 
 
 def _origin(target: SqsTarget) -> str | None:

@@ -146,7 +146,7 @@ def _retry_after(value: str) -> timedelta | None:
         return min(timedelta(seconds=int(value)), LONGEST_PAUSE)
     try:
         pause = parsedate_to_datetime(value) - datetime.now(UTC)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return min(max(pause, timedelta(0)), LONGEST_PAUSE)
 

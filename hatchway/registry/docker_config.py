@@ -208,11 +208,15 @@ def _decoded(auth: Any) -> tuple[str, str]:
     return username, password.strip("\0")  # Docker pads with NULs
 
 
+def _uncarried(secret: str) -> bool:
+    return "\0" in secret or any("\ud800" <= char <= "\udfff" for char in secret)
+
+
 def _checked(registry: str, username: Any, secret: Any, *, identity: bool) -> RegistryAuth:
     if not isinstance(username, str) or not isinstance(secret, str):
         raise AuthError("its user or password is not text")
     if not secret or not username:
         raise AuthError("it has only one of user and password; log in again")
-    if (":" in username and not identity) or not username.isprintable() or "\0" in secret:
+    if (":" in username and not identity) or not username.isprintable() or _uncarried(secret):
         raise AuthError("its user or password holds a character that a registry login cannot carry")
     return RegistryAuth(registry, username, secret, identity_token=identity, source=SOURCE)

@@ -111,6 +111,7 @@ class EcrLogins:
         try:
             with aws_errors():
                 answer = self._clients.ecr(host.region, fips=host.fips).get_authorization_token()
+                given = [(data["authorizationToken"], data.get("expiresAt")) for data in answer["authorizationData"]]
         except NoAwsIdentity as e:
             raise NoIdentity(str(e)) from None
         except AwsUnavailable as e:
@@ -119,11 +120,11 @@ class EcrLogins:
             raise AuthError(
                 f"ECR in {host.region} gives no password: {e}; it needs ecr:GetAuthorizationToken"
             ) from None
-        for data in answer.get("authorizationData", []):
+        for encoded, expires_at in given:
             try:
-                username, _, token = base64.b64decode(data.get("authorizationToken", "")).decode().partition(":")
+                username, _, token = base64.b64decode(encoded).decode().partition(":")
             except (binascii.Error, UnicodeDecodeError):
                 break
             if username and token:
-                return RegistryAuth("", username, token, source=SOURCE, expires_at=data.get("expiresAt"))
+                return RegistryAuth("", username, token, source=SOURCE, expires_at=expires_at)
         raise AuthError(f"ECR in {host.region} answered without a password that can be read")

@@ -38,9 +38,9 @@ def read_secret(clients: AwsClients, context: SecretsManagerContext, name: str) 
     with _answers("GetSecretValue", absent="ResourceNotFoundException", where="Secrets Manager"):
         client = clients.secrets_manager(context.region, context.endpoint_url)
         answer = client.get_secret_value(SecretId=secret)
-    if "SecretString" not in answer:
+        text = None if "SecretBinary" in answer else _text(answer["SecretString"])
+    if text is None:
         raise NotServedError("is binary; store it as text")
-    text = answer["SecretString"]
     return _checked(text if key is None else _value_of(text, key))
 
 
@@ -56,9 +56,10 @@ def read_parameter(clients: AwsClients, context: SsmContext, name: str) -> str:
     with _answers("GetParameter", absent="ParameterNotFound", where="the Parameter Store"):
         client = clients.ssm(context.region, context.endpoint_url)
         parameter = client.get_parameter(Name=name, WithDecryption=True)["Parameter"]
-    if parameter.get("Type") == "StringList":
+        kind, value = parameter.get("Type"), _text(parameter["Value"])
+    if kind == "StringList":
         raise NotServedError("is a list; store it as a SecureString")
-    return _checked(parameter.get("Value", ""))
+    return _checked(value)
 
 
 @contextmanager
@@ -74,6 +75,13 @@ def _answers(action: str, *, absent: str, where: str) -> Iterator[None]:
         if e.code == absent:
             raise NotServedError(f"does not exist in {where} of that region and account") from None
         raise NotServedError(f"cannot be read: {e}") from None
+
+
+def _text(value: object) -> str:
+    """The SDK hands on whatever stood in the answer, and an answer may be another server's."""
+    if not isinstance(value, str):
+        raise TypeError
+    return value
 
 
 def _value_of(text: str, key: str) -> str:
@@ -96,6 +104,8 @@ def _checked(value: str) -> str:
         raise NotServedError("is empty")
     if "\0" in value:
         raise NotServedError("holds a NUL byte, which no environment or header can carry")
-    if len(value.encode(errors="surrogatepass")) > MAX_SECRET_BYTES:
+    if any("\ud800" <= char <= "\udfff" for char in value):
+        raise NotServedError("holds half of a surrogate pair, which no environment or header can carry")
+    if len(value.encode()) > MAX_SECRET_BYTES:
         raise NotServedError(f"is larger than {MAX_SECRET_BYTES // 1024} KiB")
     return value

@@ -238,6 +238,40 @@ async def test_a_200_that_says_no_is_no_delivery(own: Client, entry: str, error:
     assert CLAIM not in str(raised.value)
 
 
+NO_RECEIPT = {
+    "a proxy's page": "<html><body>You sent Authorization: AWS4-HMAC-SHA256 Credential=AKIA</body></html>",
+    "an empty object": "{}",
+    "a list": "[1]",
+    "nothing": "",
+    "an empty receipt": json.dumps({"MessageId": "", "FailedEntryCount": 0, "Entries": [{"EventId": ""}]}),
+    "no receipt": json.dumps({"MessageId": None, "FailedEntryCount": 0, "Entries": []}),
+}
+
+
+@pytest.mark.parametrize("said", NO_RECEIPT.values(), ids=NO_RECEIPT)
+@pytest.mark.parametrize("scheme", ["sqs", "sns", "eventbridge"])
+async def test_a_200_without_the_services_receipt_is_no_delivery(
+    own: Client, monkeypatch: pytest.MonkeyPatch, scheme: str, said: str
+) -> None:
+    """As of a web server that a wrong endpoint leads to: the slot would be free, and the machine would stand."""
+    monkeypatch.setattr(aws, "ATTEMPTS", 1)
+    with Refusing(200, "", times=0, then=said) as anything:
+        target = {
+            "sqs": {"scaleUp": f"sqs:{anything.endpoint}/1/q", "region": REGION},
+            "sns": {"scaleUp": f"sns:arn:aws:sns:{REGION}:123456789012:t", "endpointUrl": anything.endpoint},
+            "eventbridge": {"scaleUp": "eventbridge:bus", "region": REGION, "endpointUrl": anything.endpoint},
+        }[scheme]
+        backend, config = backend_of(own, target)
+
+        with pytest.raises(TransientSpawnError, match="not AWS") as raised:
+            await backend.spawn(spec_of(config.scaler, fresh_agent_id()), silent)
+        with pytest.raises(DestroyError, match="not AWS"):
+            await backend.destroy(fresh_agent_id(), facts_of(config.scaler), ScaleDownReason.IDLE)
+
+    assert raised.value.code is SpawnCode.DAEMON_UNAVAILABLE
+    assert "Credential" not in str(raised.value)
+
+
 @pytest.mark.scenario("S07")
 async def test_an_endpoint_that_hangs_keeps_no_other_target_and_no_other_agent_waiting(
     own: Client, endpoint: str, monkeypatch: pytest.MonkeyPatch

@@ -177,3 +177,8 @@ def test_a_claim_that_nobody_knows_any_more_is_told_by_its_looks(around: str) ->
 )
 def test_what_is_no_claim_stays_readable(innocent: str) -> None:
     assert without_claims(innocent) == innocent
+
+
+@pytest.mark.parametrize("secret", ["hunter2-\ud800-end", "hunter2-\udc80-\ud800"])
+def test_half_of_a_surrogate_pair_keeps_nobody_from_masking(secret: str) -> None:
+    assert redact(f"it said {secret}", [secret]) == f"it said {MASK}"
