@@ -62,6 +62,10 @@ BEHIND_EVERYBODY = 6
 """The priority of a warm pool's fill: a request's is 1 to 5."""
 
 
+_BY_CONFIGURATION = (Waiting, AtCapacity, NeverFits, BackingOff, Draining, PoolRefused)
+"""Answers that are about the candidates: other ones, of a newer configuration, may fare better."""
+
+
 class SlotActivities:
     def __init__(
         self,
@@ -94,14 +98,18 @@ class SlotActivities:
             version, config = await self._config.current()
             matches = self._matches(ask, config)
             if not matches:
+                if await self._config.newer_than(version):
+                    return await self.reserve(ask)
                 return ReserveAnswer(kind=ReserveKind.NO_MATCHING_SCALER, message=self._why_no_match(ask, config))
             reservation = self._reservation(ask, version, config, matches)
             answer = await self._slots.reserve(reservation)
             if isinstance(answer, JobHasAgent) and await self._made_way(answer):
                 answer = await self._slots.reserve(reservation)
             await self._releasing.wake(answer.wake)
-            if isinstance(answer, Waiting) and await self._config.newer_than(version):
-                return await self.reserve(ask)  # an apply wakes waiters before every worker has read what it says
+            if isinstance(answer, _BY_CONFIGURATION) and await self._config.newer_than(version):
+                # An apply counts at once, also where this worker has not read it yet: it wakes waiters, and who hears
+                # that there is no place for a job does not offer it again.
+                return await self.reserve(ask)
             self._count_refusals(answer, reservation)
             if isinstance(answer, Held | Warm):
                 await self._finish_older_teardowns(answer)
