@@ -7,7 +7,6 @@ certificate must be the name's. No proxy of the worker's environment is used, si
 from __future__ import annotations
 
 import asyncio
-import json
 import ssl
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -21,6 +20,7 @@ from hatchway.backends.event_targets import HttpsTarget
 from hatchway.errors import PermanentSpawnError, SpawnCode, SpawnError, TransientSpawnError
 from hatchway.event_signatures import WeakKey, sign
 from hatchway.events import ScaleDown, ScaleUp
+from hatchway.foreign_json import parse_foreign
 from hatchway.secrets.secret import Secret
 
 CONNECT_S = 5.0
@@ -118,7 +118,7 @@ async def _read(answer: httpx.Response) -> str:
 def _reason(text: str, sent: Sequence[str]) -> str:
     """The `message` or `error` of a JSON answer, else its text; in one line, without what was `sent`."""
     try:
-        parsed = json.loads(text)
+        parsed = parse_foreign(text)
     except ValueError:
         parsed = None
     if isinstance(parsed, dict):

@@ -344,6 +344,7 @@ async def test_a_redirect_is_followed_by_nobody(own: Client, names: Names, recei
         (b'{"message": "zone b is closed"}', "answered 409: zone b is closed"),
         (b'{"error": "zone b is closed"}', "answered 409: zone b is closed"),
         (b"zone b\nis \x1b[31mclosed", "answered 409: zone b is closed"),
+        (b"[" * 12_000, r"answered 409: \[\[\["),
         (b"\xff\xfe", "answered 409"),
         (b"", "answered 409"),
     ],
