@@ -7,6 +7,7 @@ it, and are never in a configuration of ours.
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
+import botocore.loaders
+import botocore.session
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -83,19 +86,23 @@ class AwsDenied(AwsRefused):
     """This worker's AWS identity may not do that."""
 
 
-class NoAwsIdentity(AwsRefused):
-    """This worker has no AWS credentials at all."""
-
-
 class AwsUnavailable(AwsError):
     """It throttles, fails on its side or does not answer: trying again may help."""
 
 
+class NoAwsIdentity(AwsUnavailable):
+    """This worker has no AWS credentials, or a metadata service that does not answer: the SDK tells no difference."""
+
+
 class AwsClients:
-    """Clients by service, region and endpoint, each made once: making one reads megabytes of models. Thread-safe."""
+    """Clients by service, region and endpoint, each made once: making one reads megabytes of models. Thread-safe.
+
+    None is made before there is an identity: it would never have one. Each call raises NoCredentialsError until then.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._session: boto3.session.Session | None = None
         self._made: dict[tuple[Any, ...], Any] = {}
 
     def secrets_manager(self, region: str | None = None, endpoint: str | None = None) -> SecretsManagerClient:
@@ -127,8 +134,24 @@ class AwsClients:
         # The SDK's clients may be shared between threads; its session, which makes them, may not.
         with self._lock:
             if key not in self._made:
-                self._made[key] = boto3.client(service, config=_config(fips=fips), **place)
+                self._made[key] = self._with_identity().client(service, config=_config(fips=fips), **place)
             return self._made[key]
+
+    def _with_identity(self) -> boto3.session.Session:
+        """A session of our own, since the SDK's default one is everybody's. Kept once it has found an identity."""
+        if self._session is None:
+            core = botocore.session.get_session()
+            core.register_component("data_loader", _loader())
+            if core.get_credentials() is None:
+                raise NoCredentialsError
+            self._session = boto3.session.Session(botocore_session=core)
+        return self._session
+
+
+@functools.cache
+def _loader() -> botocore.loaders.Loader:
+    """Keeps the models that it has read, whichever session wanted them."""
+    return botocore.loaders.create_loader()
 
 
 def _config(*, fips: bool = False) -> Config:

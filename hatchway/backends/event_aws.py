@@ -144,9 +144,11 @@ def _deduplication(event: Event) -> str:
 def _spawn_error(target: AwsTarget, error: AwsError) -> SpawnError:
     words = f"{target}: {error}"
     match error:
+        case NoAwsIdentity():
+            return TransientSpawnError(SpawnCode.AUTH_DENIED, words)
         case AwsUnavailable():
             return TransientSpawnError(SpawnCode.DAEMON_UNAVAILABLE, words)
-        case AwsDenied() | NoAwsIdentity():
+        case AwsDenied():
             return PermanentSpawnError(SpawnCode.AUTH_DENIED, words)
         case _:
             return PermanentSpawnError(SpawnCode.INVALID_SPEC, words)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from hatchway.config.schema import Config
 from hatchway.config.versions import capacities, from_stored, to_stored
 from hatchway.errors import ConfigError
-from hatchway.secrets.resolver import SecretResolver
+from hatchway.secrets.resolver import AwsOnce, SecretResolver
 from hatchway.store.config_versions import Applied, ConfigVersions
 from hatchway.store.rows import SpawnRow
 
@@ -23,6 +23,7 @@ class CurrentConfig:
     def __init__(self, versions: ConfigVersions, environ: Mapping[str, str] = os.environ) -> None:
         self._versions = versions
         self._environ = environ
+        self._aws = AwsOnce()
         self._known: dict[int, Config] = {}
         self._current: int | None = None
         self._read_at = -FRESH_FOR_SECONDS
@@ -62,7 +63,7 @@ class CurrentConfig:
 
     def resolver(self, config: Config) -> SecretResolver:
         """A resolver of the secret references that this configuration allows."""
-        return SecretResolver(config.secrets, self._environ)
+        return SecretResolver(config.secrets, self._environ, self._aws)
 
 
 async def apply(

@@ -80,7 +80,7 @@ class EcrLogins:
         self._now = now
         self.recognise = recognise
         self._known: dict[tuple[str, bool], RegistryAuth] = {}
-        self._asking: dict[tuple[str, bool], asyncio.Lock] = {}
+        self._asking: dict[tuple[str, bool], asyncio.Task[RegistryAuth]] = {}
 
     async def login(self, registry: str, host: EcrHost) -> RegistryAuth:
         """The credentials for `registry`, whose name is that of `host`.
@@ -88,21 +88,35 @@ class EcrLogins:
         Raises NoIdentity, AuthError where AWS refuses, AuthUnavailable where it does not answer.
         """
         place = (host.region, host.fips)
-        async with self._asking.setdefault(place, asyncio.Lock()):  # a hundred spawns ask once
-            known = self._known.get(place)
-            if known is None or not self._lasts(known):
-                known = await self._asked(host)
-                if self._lasts(known):
-                    self._known[place] = known
+        known = self._known.get(place)
+        if known is None or not self._lasts(known):
+            known = await asyncio.shield(self._asked_once(place, host))  # it goes on for whoever else waits for it
         return RegistryAuth(registry, known.username, known.token, source=SOURCE, expires_at=known.expires_at)
 
     def _lasts(self, known: RegistryAuth) -> bool:
         return known.expires_at is not None and known.expires_at - self._now() > RENEW_BEFORE
 
-    async def _asked(self, host: EcrHost) -> RegistryAuth:
+    def _asked_once(self, place: tuple[str, bool], host: EcrHost) -> asyncio.Task[RegistryAuth]:
+        """The question that is under way, or a new one. A hundred spawns ask once, and share the failure as well: while
+        AWS is away each question takes its full time, and one after the other would take that a hundred times."""
+        asking = self._asking.get(place)
+        if asking is None:
+            asking = self._asking[place] = asyncio.create_task(self._asked(place, host))
+            asking.add_done_callback(lambda done: self._over(place, done))
+        return asking
+
+    def _over(self, place: tuple[str, bool], done: asyncio.Task[RegistryAuth]) -> None:
+        del self._asking[place]
+        if not done.cancelled():
+            done.exception()  # all who waited may have been cancelled: then nobody else looks at it
+
+    async def _asked(self, place: tuple[str, bool], host: EcrHost) -> RegistryAuth:
         from hatchway.aws import in_aws_thread  # and only then: the AWS SDK is slow to import
 
-        return await in_aws_thread(self._ask, host)
+        known = await in_aws_thread(self._ask, host)
+        if self._lasts(known):
+            self._known[place] = known
+        return known
 
     def _ask(self, host: EcrHost) -> RegistryAuth:
         from hatchway.aws import AwsClients, AwsError, AwsUnavailable, NoAwsIdentity, aws_errors

@@ -15,7 +15,22 @@ from hatchway.secrets.secret import Secret
 if TYPE_CHECKING:
     from hatchway.aws import AwsClients
 
-__all__ = ["Purpose", "Secret", "SecretResolver"]
+__all__ = ["AwsOnce", "Purpose", "Secret", "SecretResolver"]
+
+
+class AwsOnce:
+    """One worker's AWS clients, made with the first reference that needs them: the SDK costs a third of a second to
+    import, which only those pay who have a secret there. Shared by all resolvers, as is the identity that it fetches.
+    """
+
+    def __init__(self) -> None:
+        self._clients: AwsClients | None = None
+
+    def get(self) -> AwsClients:
+        from hatchway.aws import AwsClients
+
+        self._clients = self._clients or AwsClients()
+        return self._clients
 
 
 class SecretResolver:
@@ -24,10 +39,10 @@ class SecretResolver:
     Keeps nothing: a rotated secret is in force at the next call.
     """
 
-    def __init__(self, config: SecretsConfig, environ: Mapping[str, str], aws: AwsClients | None = None) -> None:
+    def __init__(self, config: SecretsConfig, environ: Mapping[str, str], aws: AwsOnce | None = None) -> None:
         self._contexts = config.contexts
         self._environ = environ
-        self._aws = aws
+        self._aws = aws or AwsOnce()
 
     async def resolve(self, ref: str, *, field: str, purpose: Purpose) -> Secret:
         """The value of `<context>:<secret-name>`. `field` is the requester's name of where the reference stands.
@@ -50,11 +65,10 @@ class SecretResolver:
             return await asyncio.to_thread(read_file, context.path, name)  # it can lie on a network mount
         if isinstance(context, EnvContext):
             return read_variable(self._environ, name)
-        # The AWS SDK costs a third of a second to import, which only those pay who have a secret there.
-        from hatchway.aws import AwsClients, in_aws_thread
+        clients = self._aws.get()
+        from hatchway.aws import in_aws_thread
         from hatchway.secrets.aws import read_parameter, read_secret
 
-        self._aws = self._aws or AwsClients()
         if isinstance(context, SecretsManagerContext):
-            return await in_aws_thread(read_secret, self._aws, context, name)
-        return await in_aws_thread(read_parameter, self._aws, context, name)
+            return await in_aws_thread(read_secret, clients, context, name)
+        return await in_aws_thread(read_parameter, clients, context, name)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError, NoCredentialsError
+from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
 
 from hatchway.aws import AwsClients
 from hatchway.errors import AuthError, AuthUnavailable
@@ -152,6 +152,38 @@ async def test_a_hundred_spawns_ask_once() -> None:
     tokens = {auth.token for auth in await asyncio.gather(*asking)}
 
     assert (tokens, len(ecr.asked)) == ({"password-1"}, 1)
+
+
+async def test_a_hundred_spawns_wait_for_one_failure_and_not_for_one_after_the_other() -> None:
+    """While AWS is away each question takes its full time; whoever comes later asks anew."""
+    ecr = Ecr(error=EndpointConnectionError(endpoint_url="https://ecr.example"))
+    ecr.held.clear()
+    logins = EcrLogins(ecr, now=lambda: ecr.now)
+    asking = [asyncio.create_task(logins.login(REGISTRY, HOST)) for _ in range(100)]
+    await asyncio.sleep(0)
+    ecr.held.set()
+
+    failures = await asyncio.gather(*asking, return_exceptions=True)
+    ecr.error = None
+
+    assert {type(failure) for failure in failures} == {AuthUnavailable}
+    assert len(ecr.asked) == 1
+    assert (await logins.login(REGISTRY, HOST)).token == "password-2"
+
+
+async def test_a_spawn_that_is_cancelled_takes_no_password_from_those_who_wait_with_it() -> None:
+    ecr = Ecr()
+    ecr.held.clear()
+    logins = EcrLogins(ecr, now=lambda: ecr.now)
+    first, second = (asyncio.create_task(logins.login(REGISTRY, HOST)) for _ in range(2))
+    await asyncio.sleep(0)
+
+    first.cancel()
+    await asyncio.wait([first])
+    ecr.held.set()
+
+    assert (await second).token == "password-1"
+    assert len(ecr.asked) == 1
 
 
 def refusal(code: str, status: int = 400) -> ClientError:
