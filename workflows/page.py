@@ -115,14 +115,20 @@ def render_end(status: ProvisionStatus, ended_at: datetime, end: str, error: str
     return _page(lines, error, todo or NEXT_STEP[ProvisionState.CLOSED])
 
 
-def render_teardown(request: TeardownRequest, since: datetime, error: str | None, tried_at: datetime) -> str:
+DATABASE = "the database, which does not answer"
+HOST_CONFIRMS = "a worker on that host to confirm that the compute is gone"
+
+
+def render_teardown(
+    request: TeardownRequest, since: datetime, error: str | None, tried_at: datetime, waits_for: str = HOST_CONFIRMS
+) -> str:
     """The page of a teardown that goes on until somebody confirms that the compute is gone."""
     facts = request.facts
     lines = [
         f"### {ProvisionState.TEARING_DOWN.value}",
         "",
         f"- **since** {_moment(since)}",
-        "- **waits for** a worker on that host to confirm that the compute is gone; the slot is held until then",
+        f"- **waits for** {waits_for}; the slot is held until then",
         f"- **agent** {code(request.agent_id)}, {code(facts.backend_type)} on host {code(facts.host_id)}",
         f"- **reason of the end** {request.end_reason.value}",
     ]

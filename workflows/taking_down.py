@@ -36,6 +36,7 @@ from hatchway.transitions import SERVED
 from workflows import endings
 from workflows.evidence import cancelled
 from workflows.messages import Messages
+from workflows.page import DATABASE
 from workflows.rounds import Round, tear_down_round
 from workflows.steps import FIRST_ROUND, STORE_ALLOWANCE, store, through_cancel
 from workflows.teardown import TeardownWorkflow
@@ -43,7 +44,6 @@ from workflows.teardown import TeardownWorkflow
 S = ProvisionState
 
 BACKEND = "the backend to confirm that the compute is gone"
-DATABASE = "the database, which does not answer"
 NOTHING = timedelta()
 
 

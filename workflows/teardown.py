@@ -25,7 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.slots import SlotActivities
     from hatchway import search_attributes
     from hatchway.model import ForgetRequest, ProvisionState, TeardownOutcome, TeardownRequest, TeardownState
-    from workflows.page import FOREIGN_LIMIT, code, inline, render_teardown, render_torn_down
+    from workflows.page import DATABASE, FOREIGN_LIMIT, HOST_CONFIRMS, code, inline, render_teardown, render_torn_down
     from workflows.requests import addressed, parse, refuse_timeouts
     from workflows.rounds import tear_down_round
     from workflows.steps import FIRST_ROUND, LATER_ROUND, store, through_cancel
@@ -55,6 +55,7 @@ class TeardownWorkflow:
             AdoptionActivities.close,
             CloseInput(agent_id=request.agent_id, end_reason=request.end_reason),
             summary=f"close: {request.end_reason.value}",
+            away=lambda words: self._say(request, words, DATABASE),
         )
         if closed.released:
             state = closed.teardown or TeardownState.PENDING
@@ -66,6 +67,7 @@ class TeardownWorkflow:
             SlotActivities.release,
             ReleaseInput(agent_id=request.agent_id, end_reason=request.end_reason, teardown=state),
             summary="release the slot",
+            away=lambda words: self._say(request, words, DATABASE),
         )
         workflow.set_current_details(render_torn_down(request.agent_id, workflow.now(), how))
         return TeardownOutcome(agent_id=request.agent_id, teardown=state)
@@ -106,8 +108,9 @@ class TeardownWorkflow:
             ]
         )
 
-    def _say(self, request: TeardownRequest, error: str | None) -> None:
-        workflow.set_current_details(render_teardown(request, workflow.info().start_time, error, workflow.now()))
+    def _say(self, request: TeardownRequest, error: str | None, waits_for: str = HOST_CONFIRMS) -> None:
+        began, now = workflow.info().start_time, workflow.now()
+        workflow.set_current_details(render_teardown(request, began, error, now, waits_for))
 
     def _how(self, state: TeardownState) -> str:
         match state:

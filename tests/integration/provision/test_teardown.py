@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+from typing import Any
 
 import pytest
 from temporalio.client import WorkflowExecutionStatus
@@ -239,6 +241,39 @@ async def test_a_teardown_that_went_to_whoever_is_in_force_says_what_to_look_aft
     for page in (await _details(lab.handle(started)), await _details(teardown)):
         assert "see that its machine is gone" in page
     await lab.hatchway.cancel(left.workflow_id)
+    await lab.nothing_left()
+
+
+@pytest.mark.parametrize("call", ["close", "release"])
+async def test_a_teardown_that_waits_for_the_database_says_so(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    started = await lab.provision(job_id="job-1")
+    await lab.reaches(started, S.AWAITING_ADOPTION)
+    owner = lab.adoption if call == "close" else lab.slots
+    real, answers = getattr(owner, call), asyncio.Event()
+
+    async def hangs(*args: Any, **more: Any) -> Any:
+        await answers.wait()
+        return await real(*args, **more)
+
+    monkeypatch.setattr(owner, call, hangs)
+    request = TeardownRequest(
+        agent_id=started.agent_id, facts=await _facts(lab, started.agent_id), reason=ScaleDownReason.SHUTDOWN,
+        end_reason=EndReason.OPERATOR,
+    )  # fmt: skip
+    teardown = await lab.temporal.start_workflow(
+        "TeardownWorkflow", request, id=f"teardown/{started.agent_id}", task_queue=CONTROL
+    )
+
+    async def says_so() -> bool:
+        return "**waits for** the database" in await _details(teardown)
+
+    await until(says_so, what="a page that names the database")
+    answers.set()
+
+    assert (await teardown.result())["teardown"] == "confirmed"
+    await lab.hatchway.cancel(started.workflow_id)
     await lab.nothing_left()
 
 
