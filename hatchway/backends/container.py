@@ -23,6 +23,7 @@ from hatchway.backends.container_create import (
     ORCHESTRATOR_URL,
     container_name,
     create,
+    is_named_for,
     is_stopping,
     refuse_what_cannot_run,
     secret_values,
@@ -57,7 +58,6 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 NAME = "container"
-_NO_GRACE = timedelta(0)
 _NAME_WITHOUT_CONTAINER = timedelta(seconds=3)
 
 
@@ -220,7 +220,7 @@ class ContainerBackend:
             raise
 
     async def _start(self, spec: SpawnSpec, container_id: str, image: Image, attachment: Attachment | None) -> str:
-        """Check, copy the agent, start. A container that cannot be started is removed."""
+        """Check, copy the agent, start. A container that was not started is removed."""
 
         def work(client: Client) -> None:
             check_entry(client, container_id, image, spec)
@@ -239,20 +239,30 @@ class ContainerBackend:
         return container_id
 
     async def _remove_own(self, container_id: str) -> None:
+        """What this spawn cannot start. Not by force: where the answer to a start was lost, an agent may be at work.
+
+        Then the next attempt takes it over, and else the teardown that follows every failed spawn finds it by its
+        labels. So nothing but a teardown ends what runs, and the watch may take a container that bears a teardown's
+        name for torn down.
+        """
         try:
-            await self._stopper.remove(container_id, _NO_GRACE)
-        except HatchwayError as e:
-            # The spawn's own error matters more. The teardown that follows every failed spawn finds it by its labels.
+            await self._engine.call("remove a container", lambda c: c.remove_container(container_id, v=True))
+        except EngineRefused as e:
+            if not e.not_found:
+                log.warning("container_left_to_the_next_attempt", container_id=container_id, error=str(e))
+        except HatchwayError as e:  # the spawn's own error matters more
             log.warning("half_made_container_left", container_id=container_id, error=str(e))
 
     async def destroy(self, agent_id: str, facts: TeardownFacts, reason: ScaleDownReason) -> Gone | Accepted:
         """Stop signal, grace, removal with anonymous volumes, and a look that nothing bears the agent's id any more.
 
-        Where nothing was there to begin with, the engine must be the one that the agent was spawned on.
+        Where nothing was there to begin with, the engine must be the one that the agent was spawned on. A container
+        that somebody renamed is found by the id on the row.
         """
+        spawned = facts.compute.ref if facts.compute else None
         try:
             for look in range(3):
-                found = await self._list(agent_id)
+                found = await self._list(agent_id, spawned)
                 if not found:
                     if look == 0:
                         await self._refuse_for_another_engine(agent_id, facts)
@@ -326,13 +336,20 @@ class ContainerBackend:
     async def close(self) -> None:
         await self._engine.close()
 
-    async def _list(self, agent_id: str | None) -> list[dict[str, Any]]:
+    async def _list(self, agent_id: str | None, spawned: str | None = None) -> list[dict[str, Any]]:
+        """The containers of one agent, or of all (None), and of those only what is named for its agent or is
+        `spawned`."""
         labels = [f"{INSTALLATION}={self._installation_id}"]
         labels += [f"{AGENT_ID}={agent_id}"] if agent_id is not None else [AGENT_ID]
         found: list[dict[str, Any]] = await self._engine.call(
             "list its containers", lambda c: c.containers(all=True, filters={"label": labels})
         )
-        return found
+        return [
+            container
+            for container in found
+            if container["Id"] == spawned
+            or is_named_for(container["Labels"].get(AGENT_ID, ""), container.get("Names") or [])
+        ]
 
     async def _ref(self, container_id: str) -> ComputeRef:
         engine = (await self._engine.facts()).host_id

@@ -6,7 +6,7 @@ Such a person is root there already. The code is good for one agent, once, and d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -53,6 +53,17 @@ def stopping_name(agent_id: str) -> str:
 def is_stopping(name: str) -> bool:
     """Whether a container of that name is being torn down. Engines put a slash before some names."""
     return name.lstrip("/").startswith(STOPPING)
+
+
+def is_named_for(agent_id: str, names: Iterable[str]) -> bool:
+    """Whether a container with these names is the agent's own. Its labels do not prove it: `docker commit` copies them
+    into an image, and whatever runs from that bears them too.
+
+    One without any name is being removed, and counts: engines give a name away before the container is gone.
+    """
+    own = (container_name(agent_id), stopping_name(agent_id))
+    given = [name.lstrip("/") for name in names]
+    return not given or any(name in own for name in given)
 
 
 def container_labels(spec: SpawnSpec) -> dict[str, str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import structlog
 
-from hatchway.backends.container_create import AGENT_ID, is_stopping, secret_values
+from hatchway.backends.container_create import AGENT_ID, is_named_for, is_stopping, secret_values
 from hatchway.backends.container_engine import Client, Engine
 from hatchway.backends.container_errors import EngineRefused
 from hatchway.backends.container_network import INSTALLATION
@@ -137,7 +137,9 @@ class Exits:
             if container["State"] == "running":
                 self._started.add(container["Id"])
             elif container["State"] in _ENDED and not any(map(is_stopping, container.get("Names") or [])):
-                exit_ = await self._exit_of(container["Id"], container["Labels"].get(AGENT_ID, ""), None)
+                agent_id = container["Labels"].get(AGENT_ID, "")
+                named = is_named_for(agent_id, container.get("Names") or [])
+                exit_ = await self._exit_of(container["Id"], agent_id, None) if named else None
                 exits += [exit_] if exit_ is not None else []
         return exits
 
@@ -146,10 +148,11 @@ class Exits:
         if event["Action"] == "start":
             self._started.add(container_id)
             return None
-        if is_stopping(attributes.get("name", "")):
+        agent_id, name = attributes.get(AGENT_ID, ""), attributes.get("name", "")
+        if is_stopping(name) or not is_named_for(agent_id, [name]):
             return None
         code = attributes.get("exitCode")
-        return await self._exit_of(container_id, attributes.get(AGENT_ID, ""), int(code) if code else None)
+        return await self._exit_of(container_id, agent_id, int(code) if code else None)
 
     async def _exit_of(self, container_id: str, agent_id: str, code: int | None) -> ComputeExit | None:
         if container_id in self._told or not agent_id:
@@ -181,11 +184,11 @@ _ENDED = frozenset({"exited", "dead", "stopped"})
 def compute_exit(client: Client, container_id: str, agent_id: str) -> ComputeExit | None:
     """How a container ended and what it last printed, its secrets masked.
 
-    None where it has not ended, or where its end is a teardown's doing.
+    None where it has not ended, where its end is a teardown's doing, and where it is not the agent's own container.
     """
     found = client.inspect_container(container_id)
-    state = found["State"]
-    if state["Status"] not in _ENDED or is_stopping(found.get("Name") or ""):
+    state, name = found["State"], found.get("Name") or ""
+    if state["Status"] not in _ENDED or is_stopping(name) or not is_named_for(agent_id, [name]):
         return None
     tail = read_log(client, container_id, _TAIL)
     if state.get("OOMKilled"):
