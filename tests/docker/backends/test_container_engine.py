@@ -16,6 +16,7 @@ import pytest
 
 from hatchway.backends import container_engine
 from hatchway.backends.container import ContainerBackend
+from hatchway.backends.container_create import container_name
 from hatchway.backends.container_errors import EngineUnreachable
 from hatchway.dev import images
 from hatchway.dev.registry import EmbeddedRegistry
@@ -105,6 +106,26 @@ def late_create(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     answers.set()
 
 
+@pytest.fixture
+def engine_called(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], threading.Event]]:
+    """Has the answer to every call of this name held back until the event is set; the effect has happened."""
+    answers = threading.Event()
+
+    def hold(name: str) -> threading.Event:
+        call = getattr(docker.APIClient, name)
+
+        def slow(*args: Any, **kwargs: Any) -> Any:
+            made = call(*args, **kwargs)
+            answers.wait(30)
+            return made
+
+        monkeypatch.setattr(docker.APIClient, name, slow)
+        return answers
+
+    yield hold
+    answers.set()
+
+
 @pytest.mark.scenario("S01")
 async def test_a_create_that_is_answered_too_late_is_undone(
     make_backend: MakeBackend, spec: MakeSpec, idle_image: str, ours: Ours, late_create: threading.Event
@@ -136,6 +157,28 @@ async def test_a_create_that_is_answered_too_late_does_not_undo_the_next_attempt
     await _undone("create a container")
 
     assert [(c["Id"], c["State"]) for c in ours()] == [(ref.ref, "running")]
+
+
+async def test_a_start_that_is_answered_too_late_leaves_the_agent_at_work_to_the_next_attempt(
+    make_backend: MakeBackend,
+    spec: MakeSpec,
+    idle_image: str,
+    ours: Ours,
+    engine_called: Callable[[str], threading.Event],
+) -> None:
+    """It runs since the engine took the call, and may have registered. Removed by its own spawn it would pass for torn
+    down, and nobody would tell its provision."""
+    backend, wanted = make_backend(call_timeout=timedelta(seconds=1)), spec(idle_image)
+    engine_called("start")
+    with pytest.raises(TransientSpawnError) as failed:
+        await backend.spawn(wanted, quiet)
+    (at_work,) = ours()
+
+    ref = await backend.spawn(wanted, quiet)
+
+    assert failed.value.code == SpawnCode.DAEMON_UNAVAILABLE
+    assert (at_work["State"], at_work["Names"]) == ("running", [f"/{container_name(wanted.agent_id)}"])
+    assert ref.ref == at_work["Id"]
 
 
 async def _undone(doing: str) -> None:
