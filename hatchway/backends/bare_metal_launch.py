@@ -23,6 +23,7 @@ from hatchway.errors import PermanentSpawnError, SpawnCode, SpawnError, Transien
 from hatchway.host import shim
 from hatchway.host.cgroups import Cgroups, CgroupsUnusable, Entrance, Limits
 from hatchway.host.ending import Ending
+from hatchway.host.processes import AnotherUsersError
 from hatchway.host.records import Intent, Lock, RecordDamagedError, Records, Started
 
 SETTLE = 30.0  # seconds to wait for another worker that is in the middle of a spawn or teardown of the same agent
@@ -59,6 +60,8 @@ class Launcher:
             found = self._lock_or_find(spec)
         except (ValueError, RecordDamagedError) as e:
             raise PermanentSpawnError(SpawnCode.INVALID_SPEC, str(e)) from None
+        except AnotherUsersError as e:  # its agent may be at work, and says so by registering
+            raise TransientSpawnError(SpawnCode.DAEMON_UNAVAILABLE, str(e)) from None
         except OSError as e:
             raise spawn_error_of(e, "making the agent's record") from e
         if isinstance(found, Started):

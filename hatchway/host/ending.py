@@ -7,7 +7,7 @@ import signal
 import structlog
 
 from hatchway.host.cgroups import Cgroups
-from hatchway.host.processes import send_signal, supervised_by, survivors_of
+from hatchway.host.processes import refuse_another_users, send_signal, supervised_by, survivors_of
 from hatchway.host.records import Ended, RecordDamagedError, Records, Started
 
 log = structlog.get_logger(__name__)
@@ -87,7 +87,8 @@ class Ending:
     def kill_unrecorded(self, agent_id: str) -> bool:
         """SIGKILL what bears the agent's id while no record says who it is: somebody deleted files under it.
 
-        A record that is not there is no evidence that nothing runs. With one this looks at nothing.
+        A record that is not there is no evidence that nothing runs. With one this looks at nothing. Nor is it evidence
+        that nothing is to be seen, where another user's worker runs the agent: raises AnotherUsersError.
         """
         if self._records.forked(agent_id) is not None:
             return False
@@ -95,6 +96,8 @@ class Ending:
         if any(hit):
             log.warning("an agent without a record was killed: who deletes files below the state directory?",
                         agent_id=agent_id)  # fmt: skip
+        else:
+            refuse_another_users(agent_id)
         return any(hit)
 
 

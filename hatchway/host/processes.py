@@ -9,6 +9,10 @@ from collections.abc import Iterator
 from hatchway.host.identity import ProcessId, ProcessStat, process_stat
 
 
+class AnotherUsersError(PermissionError):
+    """An agent runs here as a user whose processes this one may neither read nor end. Nothing can be said of it."""
+
+
 def send_signal(process: ProcessId, number: signal.Signals) -> bool:
     """Signal this very process. False if it is gone, also when its pid meanwhile names another one.
 
@@ -69,6 +73,30 @@ def supervised_by(agent_id: str) -> tuple[ProcessId, ProcessId] | None:
     return (agent.id, shim.id) if shim else None
 
 
+def refuse_another_users(agent_id: str) -> None:
+    """Raise AnotherUsersError where the agent's supervisor runs as a user whose environments are closed to this one.
+
+    Command lines are open to all, so this is known also where nothing else is.
+    """
+    for pid in _pids():
+        if _supervises(pid, agent_id) and not _is_open(pid):
+            raise AnotherUsersError(
+                f"process {pid} of this machine supervises agent {agent_id} as another user than this worker's, which "
+                "may not end it: two workers here run as different users under one host id. Run both as one user with "
+                "one --state-dir, or give each a --host-id of its own"
+            )
+
+
+def _is_open(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb"):
+            return True
+    except PermissionError:
+        return False
+    except (FileNotFoundError, ProcessLookupError):
+        return True  # it has just ended
+
+
 def _supervises(pid: int, agent_id: str) -> bool:
     """Whether it was started as `python -I -S shim.py AGENT_ID …`. So was the agent until it became its own program."""
     try:
@@ -90,7 +118,7 @@ def _processes() -> Iterator[ProcessStat]:
 
 
 def _environment_of(pid: int) -> list[bytes]:
-    """Empty when the process is gone, or belongs to another user and therefore is not of ours."""
+    """Empty when the process is gone, or belongs to another user: see `refuse_another_users`."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return file.read().split(b"\0")
