@@ -7,6 +7,7 @@ second one of a spawn that ran twice. EC2 shows a new instance late: that nothin
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
@@ -36,6 +37,7 @@ from hatchway.backends.ec2_request import (
     check_image,
     refuse_what_cannot_run,
     script,
+    secrets_of_worker,
 )
 from hatchway.backends.ec2_user_data import printed
 from hatchway.backends.errors import plain
@@ -114,7 +116,7 @@ class Ec2Backend:
         """
         place = self._place_of(spec.scaler)
         try:
-            ec2 = refuse_what_cannot_run(spec, self._installation_id)
+            ec2 = refuse_what_cannot_run(spec, self._installation_id, secrets_of_worker(os.environ))
             return await to_its_end(self._make(place, spec, ec2, progress))
         except Ec2Refused as e:
             raise ec2_error(e) from None
@@ -127,8 +129,8 @@ class Ec2Backend:
             raise PermanentSpawnError(
                 SpawnCode.INVALID_SPEC,
                 f"scaler {scaler.name} was moved from {self._home.region} to {place.region}: an agent that is being "
-                "made would be looked for in the wrong region; give the scaler of the new region a new name, or restart the "
-                "worker",
+                "made would be looked for in the wrong region; give the scaler of the new region a new name, or "
+                f"restart the worker that has reached {self._home.region}",
             )
         return place
 

@@ -14,12 +14,17 @@ from hatchway.backends.base import SpawnSpec
 from hatchway.backends.ec2_user_data import LIMIT, Boot, user_data
 from hatchway.config.ec2_schema import Ec2LabelSet, Offer
 from hatchway.errors import PermanentSpawnError, SpawnCode
+from hatchway.secrets.providers import ENV_PREFIX
 
 INSTALLATION = "hatchway.installation"
 AGENT_ID = "kici-agent-id"
 SCALER = "kici-scaler-name"
 CLAIM_CODE = "KICI_SCALER_CLAIM_CODE"
 ORCHESTRATOR_URL = "KICI_ORCHESTRATOR_URL"
+
+_SECRET_NAMES = frozenset({"AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "DATABASE_URL", "TEMPORAL_API_KEY"})
+_SHORTEST_SECRET = 8
+"""Characters; a shorter one stands in many an innocent value."""
 
 TAG_LIMIT = 256
 """Characters of a tag's value that EC2 takes."""
@@ -87,11 +92,29 @@ def instance_tags(spec: SpawnSpec, ec2: Ec2LabelSet) -> dict[str, str]:
     return {key: value[:TAG_LIMIT] for key, value in tags.items()}
 
 
-def refuse_what_cannot_run(spec: SpawnSpec, installation_id: str) -> Ec2LabelSet:
-    """Find, before anything is asked, what could only fail later. Raises PermanentSpawnError."""
+def secrets_of_worker(environ: Mapping[str, str]) -> frozenset[str]:
+    """Values of this worker's environment that are secrets by their names, whoever passes them on."""
+    return frozenset(
+        value
+        for name, value in environ.items()
+        if (name.startswith(ENV_PREFIX) or name in _SECRET_NAMES) and len(value) >= _SHORTEST_SECRET
+    )
+
+
+def refuse_what_cannot_run(
+    spec: SpawnSpec, installation_id: str, of_worker: frozenset[str] = frozenset()
+) -> Ec2LabelSet:  # fmt: skip
+    """Find, before anything is asked, what could only fail later. `of_worker`: secrets that the spawn has not handled.
+
+    Raises PermanentSpawnError.
+    """
     problem = None
     ec2, scaler = spec.label_set.ec2, spec.scaler.ec2
-    secret = sorted(name for name, value in spec.env.items() if name != CLAIM_CODE and _holds_secret(spec, value))
+    secret = sorted(
+        name
+        for name, value in spec.env.items()
+        if name != CLAIM_CODE and _holds_secret(value, spec.secret_values | of_worker)
+    )
     if spec.installation_id != installation_id:
         problem = "this spawn is for another installation than this worker's; its instance could never be found again"
     elif ec2 is None or scaler is None:
@@ -130,8 +153,8 @@ def _adoption_timeout(spec: SpawnSpec) -> timedelta:
     return spec.adoption_timeout or timedelta(seconds=spec.scaler.adoption_timeout_seconds)
 
 
-def _holds_secret(spec: SpawnSpec, value: str) -> bool:
-    return any(secret and secret in value for secret in spec.secret_values)
+def _holds_secret(value: str, secrets: frozenset[str]) -> bool:
+    return any(secret and secret in value for secret in secrets)
 
 
 def _only_loopback(urls: str) -> bool:

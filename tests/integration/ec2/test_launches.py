@@ -273,6 +273,29 @@ async def test_a_worker_without_credentials_says_so_and_reaches_nothing(
     assert cloud.calls.total() == 0
 
 
+WORKERS_OWN = ("HATCHWAY_SECRET_NPM_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "TEMPORAL_API_KEY")
+
+
+@pytest.mark.scenario("S41")
+@pytest.mark.parametrize("name", WORKERS_OWN)
+async def test_what_the_worker_knows_for_a_secret_of_its_own_goes_into_no_user_data(
+    cloud: FakeEc2, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """By `KICI_AGENT_ENV_*`, which is for every agent of a worker and resolves no reference."""
+    monkeypatch.setenv(name, "hunter22-hunter22")
+    one = spec(cloud, fresh_agent_id())
+    leaky = replace(one, env={**one.env, "NPM_CONFIG": "//registry/:_authToken=hunter22-hunter22", "PLAIN": "value"})
+    backend = Ec2Backend(one.scaler, INSTALLATION, QUICK)
+
+    with pytest.raises(PermanentSpawnError, match="NPM_CONFIG would put a secret into user data") as raised:
+        await backend.spawn(leaky, silent)
+    await backend.close()
+
+    assert raised.value.code is SpawnCode.INVALID_SPEC
+    assert "hunter22" not in str(raised.value)
+    assert cloud.machines == {}
+
+
 async def test_the_instances_own_time_limit_ends_it_when_nobody_else_does(harness: Ec2Harness, cloud: FakeEc2) -> None:
     agent_id = fresh_agent_id()
     cloud.mischief.minute_s = 0.05
