@@ -32,6 +32,14 @@ ROOT = Path(__file__).parents[2]
 DEEPEST, MOST = 12, 30
 
 
+def pytest_configure() -> None:
+    # A shell ignores Ctrl-C for what it starts in the background, and processes hand that down: a child of a test that
+    # is sent a SIGINT would go on.
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
     """In place of pytest-timeout's own: the same alarm, that rings again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 
@@ -145,3 +146,27 @@ async def test_leaves_a_thread():
 
     assert result.ret != pytest.ExitCode.OK
     result.assert_outcomes(passed=1, errors=1)
+
+
+@pytest.mark.parametrize("ignored", [True, False], ids=["in the background", "in a terminal"])
+def test_a_child_hears_ctrl_c_wherever_the_run_was_started(run: Run, ignored: bool) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
+    try:
+        result = run("""
+import signal, subprocess, sys
+
+def test_interrupts():
+    says = "import time; print('up', flush=True); time.sleep(600)"
+    child = subprocess.Popen([sys.executable, "-c", says], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    child.stdout.readline()
+    child.send_signal(signal.SIGINT)
+    try:
+        assert child.wait(10) != 0
+    finally:
+        child.kill()
+        child.communicate()
+""")
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    result.assert_outcomes(passed=1)
