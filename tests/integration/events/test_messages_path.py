@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import uuid
+import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
 from examples.customer_workflows.machines import Machines, Unwanted
@@ -20,8 +19,9 @@ from hatchway.client import ProvisionFailed, Started
 from hatchway.errors import ErrorType
 from hatchway.event_signatures import verify
 from hatchway.events import ScaleDown, ScaleUp
-from hatchway.model import EndReason, JobResult, TeardownState
-from tests.support.aws import IDENTITY, REGION, aws_stand_in
+from hatchway.model import EndReason, JobResult, ProvisionState, TeardownState
+from tests.integration.events.brokers import KINDS, Broker
+from tests.support.aws import IDENTITY, aws_stand_in
 from tests.support.customer import event_scaler
 from tests.support.namespaces import Namespaces, until
 from tests.support.stack import Stack, running_stack
@@ -62,6 +62,9 @@ class Scene:
     stack: Stack
     consumers: dict[str, Consumer]
     receiver: Receiver
+    brokers: dict[str, Broker]
+    leaving: dict[str, Broker]
+    """Of scalers of their own, since a target that is taken away has its scaler backing off."""
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +76,10 @@ async def scene(
     with aws_stand_in() as endpoint, pytest.MonkeyPatch.context() as environ:
         for name, value in {**IDENTITY, "HATCHWAY_SECRET_KEY": KEY}.items():
             environ.setenv(name, value)
-        sqs = boto3.client("sqs", region_name=REGION, endpoint_url=endpoint)
-        url = sqs.create_queue(QueueName=f"q-{uuid.uuid4().hex[:12]}")["QueueUrl"]
+        brokers, leaving = ({kind: Broker(kind, endpoint) for kind in KINDS} for _ in range(2))
         async with a_receiver(directory, name="127.0.0.1") as receiver:
             config = event_scaler(
-                {"scaleUp": f"sqs:{url}", "region": REGION},
+                brokers["sqs"].target,
                 label="sqs",
                 secrets={"contexts": {"hooks": {"type": "env", "targets": ["127.0.0.1"]}}},
             )
@@ -91,12 +93,14 @@ async def scene(
                 {**first, "name": name, "labelSets": [{"labels": [name]}], "provisioningTargets": [https], **more}
                 for name, more in (("https", {}), ("refused", {}), ("hangs", {"stopGraceSeconds": 0}))
             ]
-
-            def from_queue() -> list[bytes]:
-                found = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", [])
-                for message in found:
-                    sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
-                return [message["Body"].encode() for message in found]
+            config["scalers"] += [
+                {**first, "name": name, "labelSets": [{"labels": [name]}], "provisioningTargets": [broker.target]}
+                for name, broker in (
+                    ("sns", brokers["sns"]),
+                    ("eventbridge", brokers["eventbridge"]),
+                    *((f"{kind}-leaving", leaving[kind]) for kind in KINDS),
+                )
+            ]
 
             def from_requests() -> list[bytes]:
                 taken = [receiver.requests.pop(0) for _ in range(len(receiver.requests))]
@@ -104,10 +108,11 @@ async def scene(
                     verify(request.headers, request.body, KEY)
                 return [request.body for request in taken]
 
-            consumers = {"sqs": Consumer(from_queue, machines), "https": Consumer(from_requests, machines)}
+            consumers = {kind: Consumer(broker.arrived, machines) for kind, broker in brokers.items()}
+            consumers["https"] = Consumer(from_requests, machines)
             beats = {"heartbeat_interval": 0.3}
             async with running_stack(namespaces, module_database_url, config, gateway=beats) as stack:
-                yield Scene(stack, consumers, receiver)
+                yield Scene(stack, consumers, receiver, brokers, leaving)
     for place in (directory / "machines").iterdir():
         machines.delete(place.name)
 
@@ -119,7 +124,7 @@ async def _ended(scene: Scene, started: Started) -> Any:
         return e
 
 
-@pytest.mark.parametrize("kind", ["https", "sqs"])
+@pytest.mark.parametrize("kind", ["https", *KINDS])
 async def test_a_job_is_served_by_a_machine_of_the_receivers(scene: Scene, kind: str) -> None:
     """Each event is worked off twice: redelivered ones change nothing."""
     consumer = scene.consumers[kind]
@@ -139,7 +144,30 @@ async def test_a_job_is_served_by_a_machine_of_the_receivers(scene: Scene, kind:
     await scene.stack.nothing_left()
 
 
-@pytest.mark.parametrize("kind", ["https", "sqs"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_receiver_who_is_slow_and_fails_at_first_serves_before_the_adoption_deadline(
+    scene: Scene, kind: str
+) -> None:
+    """What was taken and not worked off comes once more, the same event."""
+    consumer, broker = scene.consumers[kind], scene.brokers[kind]
+    started = await scene.stack.provision(labels=[kind], job_id=f"job-slow-{kind}")
+    seen = await until(lambda: asyncio.to_thread(broker.arrived_at_one_who_fails), what="the event")
+    await scene.stack.reaches(started, ProvisionState.AWAITING_ADOPTION)
+
+    (up,) = await consumer.take(1)
+    await consumer.work(up)
+    await scene.stack.hatchway.wait_adopted(started)
+    await scene.stack.hatchway.release(started.workflow_id, started.agent_id, reason=EndReason.DRAINED)
+    outcome = await _ended(scene, started)
+    (down,) = await consumer.take(1)
+    await consumer.work(down)
+
+    assert seen == [up]
+    assert (outcome.result, outcome.teardown) == (JobResult.SUCCEEDED, TeardownState.ACCEPTED)
+    await scene.stack.nothing_left()
+
+
+@pytest.mark.parametrize("kind", ["https", *KINDS])
 async def test_a_receiver_who_is_away_costs_the_adoption_deadline_and_boots_nothing_later(
     scene: Scene, kind: str
 ) -> None:
@@ -156,6 +184,28 @@ async def test_a_receiver_who_is_away_costs_the_adoption_deadline_and_boots_noth
     assert failed.error_type == ErrorType.ADOPTION_TIMEOUT
     assert json.loads(down)["reason"] == "spawn-timeout"
     assert not consumer.machines.runs(started.agent_id)
+    await scene.stack.nothing_left()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_target_that_was_taken_away_is_named_with_the_services_word_and_torn_down_once_it_is_back(
+    scene: Scene, kind: str
+) -> None:
+    broker = scene.leaving[kind]
+    await asyncio.to_thread(broker.remove)
+    started = await scene.stack.provision(labels=[f"{kind}-leaving"], job_id=f"job-leaving-{kind}")
+
+    await scene.stack.reaches(started, ProvisionState.TEARING_DOWN)
+    page = await _page(scene, started)
+    await asyncio.to_thread(broker.make)
+    failed = await _ended(scene, started)
+
+    assert failed.error_type == ErrorType.SPAWN_FAILED
+    for said in (" ".join(page.split()), str(failed)):
+        assert f"{broker.target['scaleUp']}: AWS refused" in said
+        assert re.search(r"NonExistentQueue|NotFound", said)
+    (down,) = await Consumer(broker.arrived, scene.consumers[kind].machines).take(1)
+    assert json.loads(down)["reason"] == "spawn-timeout"
     await scene.stack.nothing_left()
 
 
@@ -191,7 +241,12 @@ async def test_a_receiver_that_hangs_is_named_where_the_teardown_waits(
 
 async def _failed_round(scene: Scene, started: Started) -> str | None:
     """The page of its TeardownWorkflow, once that says that a round has failed."""
-    handle = scene.stack.temporal.get_workflow_handle(f"teardown/{started.agent_id}")
-    metadata: Any = await handle.query("__temporal_workflow_metadata")
-    page = str(metadata.get("currentDetails", "") if isinstance(metadata, dict) else metadata.current_details)
+    page = await _page(scene, started, f"teardown/{started.agent_id}")
     return page if "last failed round" in page else None
+
+
+async def _page(scene: Scene, started: Started, workflow_id: str | None = None) -> str:
+    """The current details of its workflow, or of another."""
+    handle = scene.stack.temporal.get_workflow_handle(workflow_id or started.workflow_id)
+    metadata: Any = await handle.query("__temporal_workflow_metadata")
+    return str(metadata.get("currentDetails", "") if isinstance(metadata, dict) else metadata.current_details)
