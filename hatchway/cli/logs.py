@@ -34,7 +34,7 @@ def logs(
     json: JsonOption = False,
 ) -> None:
     """Print the last lines of an agent's output. Only on the host where it runs: its output stays there. Of an EC2
-    instance it is the console, from wherever there are AWS credentials."""
+    instance it is the console, from wherever there are AWS credentials; of an event scaler's there is none here."""
     agent_id, text = run_async(_logs(agent, lines, host_id, state_dir))
     if json:
         emit({"agent_id": agent_id, "text": text}, json_wanted=True)
@@ -90,6 +90,12 @@ async def _backend(row: SpawnRow, db: Database, host_id: str | None, state_dir: 
     from hatchway.host.identity import default_state_dir, host_id_of_machine
     from hatchway.store.installation import installation_id
 
+    if row.backend_type == ScalerType.EVENT:
+        raise failed(
+            "not_ours",
+            f"agent {row.agent_id} runs where the provisioner behind scaler {row.scaler} has started it: Hatchway "
+            "sends events there and has none of its output. Look on that machine, or in the provisioner's own log",
+        )
     backend: Backend
     installation = await installation_id(db)
     if row.backend_type == ScalerType.BARE_METAL:
