@@ -138,7 +138,8 @@ class Ec2Backend:
         region = self._at(place)
         image, text = await self._image(place, ec2.ami), script(spec, ec2, place.region)
         check_image(image, spec)
-        looks = partial(self._looks, region, spec.agent_id)
+        half = self._pace.visible_after if spec.time_limit is None else spec.time_limit.total_seconds() / 2
+        looks = partial(self._looks, region, spec.agent_id, min(self._pace.visible_after, half))
         walk = Walk(region.client, region.instances, looks, spec, ec2, progress)
         return self._ref(place, await walk.take(image, text))
 
@@ -173,7 +174,7 @@ class Ec2Backend:
         end only what bears its tags, and so a refusal says nothing about what is there."""
         asked: set[str] = set()
         seen = {known} if known is not None else set()
-        async for found in self._looks(region, agent_id):
+        async for found in self._looks(region, agent_id, self._pace.visible_after):
             shown = {one.id for one in found}
             seen |= shown
             for instance_id in sorted({one.id for one in found if one.state not in GOING} - asked):
@@ -189,13 +190,14 @@ class Ec2Backend:
                     f"{INSTALLATION}={self._installation_id}, or terminate it yourself"
                 )
 
-    async def _looks(self, region: _Region, agent_id: str) -> AsyncIterator[list[Instance]]:
-        """Look ever less often, for as long as there is something, or as EC2 may yet come to show something."""
+    async def _looks(self, region: _Region, agent_id: str, patience: float) -> AsyncIterator[list[Instance]]:
+        """Look ever less often, for as long as there is something, or, for so many seconds, while there may come to
+        be."""
         since, pause = time.monotonic(), self._pace.look_every / 2
         while True:
             found = await region.instances.of(agent_id)
             yield found
-            if not any(one.is_there for one in found) and time.monotonic() - since >= self._pace.visible_after:
+            if not any(one.is_there for one in found) and time.monotonic() - since >= patience:
                 return
             await asyncio.sleep(pause)
             pause = min(pause * 1.6, self._pace.longest_pause)

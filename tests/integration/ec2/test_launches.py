@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -215,6 +216,20 @@ async def test_a_lost_grant_after_a_refusal_is_waited_for_before_the_first_offer
 
     assert [one.id for one in cloud.of(agent_id)] == [again.ref]
     assert offer_of(cloud, agent_id) == ON_DEMAND
+
+
+async def test_an_attempt_leaves_itself_time_to_ask_however_long_ec2_might_take_to_show_something(
+    harness: Ec2Harness, cloud: FakeEc2
+) -> None:
+    agent_id = fresh_agent_id()
+    one = replace(spec(cloud, agent_id, asked_before=True), time_limit=timedelta(seconds=4))
+    patient = Ec2Backend(one.scaler, INSTALLATION, replace(QUICK, visible_after=600.0))
+
+    async with asyncio.timeout(60):
+        await patient.spawn(one, silent)
+    await patient.close()
+
+    assert offer_of(cloud, agent_id) == SPOT
 
 
 async def test_an_instance_that_ended_before_its_spawn_was_confirmed_is_not_made_again(
