@@ -24,6 +24,9 @@ GRANT_PATIENCE = timedelta(seconds=30)
 OVERDUE_AFTER = timedelta(minutes=2)
 """A waiter that lives has left the line at its deadline; its last reserve may wait that long for the database."""
 
+HEAD_PATIENCE = timedelta(seconds=30)
+"""Who has just come was alive a moment ago. The head of each line costs one call of Temporal a minute."""
+
 BATCH = 100
 REPLANNED_A_PASS = 500
 """Far back in a line of 10,000, a plan holds the admission lock for some 40 ms: so many leave it free for two thirds of
@@ -54,7 +57,17 @@ class SweepActivities:
             for waiter in await self._line.overdue(OVERDUE_AFTER, BATCH):
                 if await self._gone(waiter):
                     await self._leave(waiter, done)
+            await self._look_into_heads(done)
         return SweptStep(done=done)
+
+    async def _look_into_heads(self, done: dict[str, int]) -> None:
+        """Nobody overtakes the head of a line: one whose workflow was terminated would hold up everybody behind it."""
+        known: set[str] = set()
+        while fresh := [head for head in await self._line.heads(HEAD_PATIENCE) if head.agent_id not in known]:
+            for head in fresh:
+                known.add(head.agent_id)
+                if await self._gone(head):
+                    await self._leave(head, done)
 
     async def _hand_over(self, grants: Iterable[Wake], done: dict[str, int]) -> None:
         pending = list(grants)

@@ -103,7 +103,7 @@ async def _waiters(db: Database, temporal: Client) -> AsyncIterator[Finding]:
             yield Finding(
                 "waiters", "it stands in the line, and its workflow has closed or is gone",
                 f"agent {waiter.agent_id}, workflow {waiter.workflow_id}, waits for {', '.join(waiter.scalers)}",
-                "Nothing: its slot is given back when its turn comes, and the sweep takes it out after its deadline. "
+                "Nothing: the sweep takes it out when it is the head, which others wait for, or past its deadline. "
                 "Somebody has terminated it: cancel provisions instead.",
             )  # fmt: skip
 

@@ -22,6 +22,11 @@ def claim_refused() -> ApiError:
     return ApiError(403, "claim_refused", "this claim code is unknown, already used or expired; ask for a new agent")
 
 
+def limited(wait_s: int, metrics: Metrics) -> ApiError:
+    metrics.claim_redemption("rate-limited")
+    return ApiError(429, "rate_limited", "too many refused claims from this address", {"Retry-After": str(wait_s)})
+
+
 def claims_router(
     settings: GatewaySettings, claims: Claims, limit: RefusalLimit, metrics: Metrics, patience: Patience
 ) -> APIRouter:
@@ -29,19 +34,21 @@ def claims_router(
 
     @router.post("/redeem", responses={403: {"model": Refusal}, 429: {"model": Refusal}, 503: {"model": Refusal}})
     async def redeem(call: RedeemCall, request: Request) -> RedeemAnswer:
-        """Redeem a claim code. The same code with the same nonce answers the same token until the agent registers."""
+        """Redeem a claim code. The same code with the same nonce answers the same token until the agent registers.
+
+        A good code is good whatever else comes from its address; who guesses there is answered 429, and slowly.
+        """
         address = request.client.host if request.client else "unknown"
         wait_s = limit.wait_s(address)
-        if wait_s:
-            metrics.claim_redemption("rate-limited")
-            raise ApiError(
-                429, "rate_limited", "too many refused claims from this address", {"Retry-After": str(wait_s)}
-            )
+        if wait_s and not await limit.turn(address):
+            raise limited(wait_s, metrics)
         code, nonce = call.claim_code.get_secret_value(), call.nonce.get_secret_value()
         token = derive_token(code, nonce)
         answer = await patience(claims.redeem(digest(code), digest(nonce), digest(token)))
         prefix = code[:CLAIM_PREFIX_LENGTH]
         if not isinstance(answer, Redeemed):
+            if wait_s:
+                raise limited(wait_s, metrics)
             limit.refused(address)
             metrics.claim_redemption(answer.kind)
             log.warning("claim_refused", claim_prefix=prefix, reason=answer.kind, address=address)

@@ -91,6 +91,24 @@ class Line:
         )
         return [Wake(*row) for row in rows]
 
+    async def heads(self, older_than: timedelta) -> list[Wake]:
+        """Who stands first for each scaler, and has waited so long: everybody behind waits for them, too."""
+        rows = await self._db.fetch_all(
+            """
+            select distinct head.workflow_id, head.workflow_first_run_id, head.agent_id
+              from scaler_capacity s
+             cross join lateral (
+               select workflow_id, spawn->>'workflow_first_run_id' as workflow_first_run_id, agent_id, enqueued_at
+                 from scaler_waiters w
+                where w.scaler_name = s.scaler_name and not parked
+                order by priority, seq, rank
+                limit 1) head
+             where head.enqueued_at < now() - %(older_than)s::interval
+            """,
+            {"older_than": older_than},
+        )
+        return [Wake(*row) for row in rows]
+
     async def accept(self, scaler: str, accepting: bool, by: str = "unknown") -> Drained | None:
         """Drain a scaler (False), or end its drain. None: no such scaler in the config."""
         answer = await self._db.call(

@@ -108,6 +108,21 @@ async def test_refused_claims_are_limited_per_address_and_good_ones_are_not(lab:
         assert (await other.redeem(UNKNOWN)).status_code == 403
 
 
+async def test_a_good_claim_is_redeemed_however_many_bad_ones_come_from_its_address(
+    lab: Lab, open_door: OpenDoor
+) -> None:
+    """All agents of a machine share its address, and with every job that runs there."""
+    door = await open_door(refused_redeems_per_minute=2)
+    agent = await spawned(lab)
+
+    guesses = [await door.redeem(UNKNOWN) for _ in range(4)]
+    good, *others = await asyncio.gather(door.redeem(agent.code), *(door.redeem(UNKNOWN) for _ in range(10)))
+
+    assert [answer.status_code for answer in guesses] == [403, 403, 429, 429]
+    assert good.status_code == 200
+    assert {answer.status_code for answer in others} == {429}
+
+
 async def test_behind_a_proxy_the_limit_counts_the_agents_addresses(open_door: OpenDoor) -> None:
     door = await open_door(refused_redeems_per_minute=1, behind_tls_proxy=True)
 

@@ -43,6 +43,10 @@ async def _age(lab: Lab, table: str, column: str, agent_id: str) -> None:
     )
 
 
+async def _age_line(lab: Lab) -> None:
+    await lab.db.fetch_all("update scaler_waiters set enqueued_at = enqueued_at - interval '1 hour'")
+
+
 async def _two_wait_for_one_slot(lab: Lab) -> tuple[Started, Started, Started]:
     await lab.apply(laptop(maxAgents=1))
     holder = await lab.provision(job_id="holder")
@@ -103,6 +107,39 @@ async def test_a_waiter_whose_workflow_is_gone_leaves_the_line_once_its_time_is_
     assert outcome.steps["line"].done["left"] == 1
     assert [waiter.agent_id for waiter in await Line(lab.db).list()] == [alive.agent_id]
     await _finish(lab, holder, alive)
+    await lab.nothing_left()
+
+
+async def test_a_dead_head_of_the_line_holds_nobody_up(lab: Lab) -> None:
+    """It wants more room than there is, so its turn does not come; and nobody may overtake it while it lives."""
+    await lab.apply(laptop(maxAgents=9, resourceCap={"cpus": 4}))
+    holder = await lab.provision(job_id="holder", resources={"cpus": 1})
+    await lab.reaches(holder, S.AWAITING_ADOPTION)
+    dead = [await _waits(lab, job_id=f"dead-{n}", resources={"cpus": 4}) for n in range(2)]
+    small = await _waits(lab, job_id="small", resources={"cpus": 1})
+    for one in dead:
+        await lab.handle(one).terminate("by test")
+    fresh = await lab.sweep()
+    still = len(await Line(lab.db).list())
+    await _age_line(lab)
+
+    swept = await lab.sweep()
+
+    assert (fresh.steps["line"].done["left"], still) == (0, 3)
+    assert swept.steps["line"].done["left"] == 2
+    await _finish(lab, small, holder)
+    await lab.nothing_left()
+
+
+async def test_a_head_of_the_line_that_lives_keeps_its_place(lab: Lab) -> None:
+    holder, first, second = await _two_wait_for_one_slot(lab)
+    await _age_line(lab)
+
+    swept = await lab.sweep()
+
+    assert swept.steps["line"].done["left"] == 0
+    assert [waiter.agent_id for waiter in await Line(lab.db).list()] == [first.agent_id, second.agent_id]
+    await _finish(lab, holder, first, second)
     await lab.nothing_left()
 
 

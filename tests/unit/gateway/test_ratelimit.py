@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from hatchway.gateway import ratelimit
@@ -63,3 +65,39 @@ def test_memory_is_bounded_and_the_latest_are_kept(clock: Clock, monkeypatch: py
     assert limit.wait_s("192.0.2.250") > 0
     assert limit.wait_s("192.0.2.100") > 0
     assert limit.wait_s("192.0.2.0") == 0
+
+
+async def test_an_address_over_its_limit_has_its_codes_looked_up_one_after_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many come at once, the database sees one in so long; and another address does not wait for them."""
+    pauses: list[float] = []
+    at_once = 0
+
+    async def pause(seconds: float) -> None:
+        nonlocal at_once
+        at_once += 1
+        assert at_once == 1
+        pauses.append(seconds)
+        await yields(0)
+        at_once -= 1
+
+    yields = asyncio.sleep
+    monkeypatch.setattr("asyncio.sleep", pause)
+    limit = RefusalLimit(1)
+
+    assert all(await asyncio.gather(*(limit.turn("192.0.2.1") for _ in range(20))))
+    assert pauses == [ratelimit.TURN_S] * 20
+
+
+async def test_who_comes_behind_too_many_of_its_own_address_is_answered_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ratelimit, "MOST_WAITING", 3)
+    limit = RefusalLimit(1)
+
+    turns = await asyncio.gather(*(limit.turn(f"2001:db8::{n}") for n in range(5)), limit.turn("192.0.2.1"))
+    again = await limit.turn("2001:db8::1")
+
+    assert turns == [True] * 3 + [False] * 2 + [True]
+    assert again
