@@ -47,7 +47,7 @@ class CloseAnswer:
     end_reason: str | None
     """Of whoever closed first; of the outcome when the row is gone."""
     released: bool = False
-    """The row is gone because its slot was given back, and not because it was lost: the compute's end was known."""
+    """The row is gone because its slot was given back by somebody who knew of the compute's end, and was not lost."""
     teardown: str | None = None
     """How it was known, as the release said it."""
 

@@ -85,7 +85,7 @@ begin
   if not found then
     select * into o from scaler_provision_outcomes where agent_id = args->>'agent_id';
     return jsonb_build_object('answer', 'gone', 'row', null, 'end_reason', o.end_reason,
-                              'released', o.closed_at is not null, 'teardown', o.teardown);
+                              'released', o.closed_at is not null and o.teardown is not null, 'teardown', o.teardown);
   end if;
   return jsonb_build_object('answer', case s.state when 'closing' then 'closing' else 'adopted' end,
                             'row', hatchway_row(s), 'end_reason', s.end_reason);
