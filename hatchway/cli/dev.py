@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,7 +38,7 @@ def dev(
 ) -> None:
     """Run Temporal with its UI, Postgres, a worker and a gateway until SIGTERM or Ctrl-C. Their data stays.
 
-    DATABASE_URL, where it is set, replaces the embedded Postgres.
+    DATABASE_URL, where it is set, replaces the embedded Postgres, unless it is that one's own.
     """
     _need_the_dev_extra()
     from hatchway.dev.ports import port_or_free
@@ -51,11 +52,11 @@ def dev(
             ui=ui_port or port_or_free(UI_PORT),
             gateway=gateway_port or port_or_free(GATEWAY_PORT),
         ),
-        database_url=os.environ.get("DATABASE_URL"),
+        database_url=_other_database(directory),
         say=print,
     )
     # SIGTERM is how a supervisor ends it, and no failure; Ctrl-C answers 130 like every other command.
-    with database_errors(), temporal_errors(), contextlib.suppress(asyncio.CancelledError):
+    with database_errors(), temporal_errors(), _given_database(), contextlib.suppress(asyncio.CancelledError):
         run_async(_dev(stack))
 
 
@@ -77,11 +78,34 @@ def demo(
 
     where = (directory or Path(".hatchway") / ("demo-docker" if docker else "demo")).absolute()
     run = docker_demo if docker else bare_metal_demo
-    with database_errors(), temporal_errors():
-        result = run_async(_demo(run(where, _say, database_url=os.environ.get("DATABASE_URL"))))
+    with database_errors(), temporal_errors(), _given_database():
+        result = run_async(_demo(run(where, _say, database_url=_other_database(where))))
     print(result.line(), flush=True)
     if not result.ok:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def _other_database(directory: Path) -> str | None:
+    """DATABASE_URL, unless a shell has it from `. DIRECTORY/env`: then the server that it names is about to start."""
+    from hatchway.dev.stack import own_postgres
+
+    url = os.environ.get("DATABASE_URL")
+    return url if url and not own_postgres(directory).is_meant_by(url) else None
+
+
+@contextlib.contextmanager
+def _given_database() -> Iterator[None]:
+    from hatchway.errors import StoreUnreachable
+
+    try:
+        yield
+    except StoreUnreachable as e:
+        if not os.environ.get("DATABASE_URL"):
+            raise
+        raise StoreUnreachable(
+            f"{e}. DATABASE_URL is set, and replaces the embedded Postgres: where it is from the `env` file of a stack "
+            "that has ended, `unset DATABASE_URL` first"
+        ) from None
 
 
 def default_config() -> Path:

@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from hatchway.dev.passable import passable_programs
 from hatchway.errors import HatchwayError
@@ -152,6 +152,13 @@ class EmbeddedPostgres:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def is_meant_by(self, url: str) -> bool:
+        """Whether this is an address of this very server, of this run or of an earlier one, on another port then."""
+        try:
+            return urlsplit(url).password == self._password_file.read_text().strip()
+        except (OSError, ValueError):  # it has not been made yet, or that is no URL
+            return False
 
     def dsn(self, database: str = "postgres") -> str:
         """The address of a database of this server, with user and password."""

@@ -89,7 +89,7 @@ class Stack:
         self._say = say
         self.temporal = EmbeddedTemporal(self.directory / "temporal", port=ports.temporal, ui_port=ports.ui)
         # A server of one's own replaces the embedded one, where that cannot run.
-        self._postgres = None if database_url else EmbeddedPostgres(self._passable / "postgres")
+        self._postgres = None if database_url else own_postgres(directory)
         self._database_url = database_url or ""
         self._children: list[Child] = []
 
@@ -279,6 +279,11 @@ class Stack:
                 raise StackError(f"waited {READY_S:g} s for {' and '.join(waits_for)}. Last log lines: {said}")
             await asyncio.sleep(0.05)
         self._say(f"a worker polls, and the gateway is up at {self.gateway_url}")
+
+
+def own_postgres(directory: Path) -> EmbeddedPostgres:
+    """The Postgres of a stack's directory. Not started by this."""
+    return EmbeddedPostgres(passable_directory(directory.absolute()) / "postgres")
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,13 +29,13 @@ class Dev:
     directory: Path
     process: subprocess.Popen[str] | None = None
 
-    def start(self) -> Hatchway:
+    def start(self, environment: Mapping[str, str] | None = None) -> Hatchway:
         """Start it, and wait until it says that it is up. A command line that speaks to it."""
         config = self.directory / "config.yaml"
         config.write_text(json.dumps(configuration()))
         self.process = subprocess.Popen(
             [sys.executable, "-m", "hatchway.cli", "dev", "--directory", str(self.root), "--config", str(config)],
-            env=clean_environment({"PYTHONUNBUFFERED": "1"}),
+            env=clean_environment({**(environment or {}), "PYTHONUNBUFFERED": "1"}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -125,6 +125,29 @@ def test_a_worker_that_is_killed_ends_dev_with_its_last_words(dev: Dev, processe
     assert dev.process.returncode == 1
     assert "the worker has ended with exit code -9" in said
     assert processes_in(dev.directory) == []
+
+
+def test_a_shell_with_the_variables_of_the_stack_that_has_ended_can_start_it_again(dev: Dev) -> None:
+    """`. .hatchway/env`, as the first line that it prints says, and after its end `hatchway dev` in that shell."""
+    ended = dev.start()
+    agent = ended.provision("quick", "--wait", "closed", job_id="before")["agent_id"]
+    dev.stop(signal.SIGTERM)
+
+    again = dev.start(ended.environment)
+
+    assert again.object("show", agent)["outcome"]["end_reason"] == "completed"
+
+
+def test_another_stack_s_variables_are_named_where_its_database_is_away(dev: Dev) -> None:
+    config = dev.directory / "config.yaml"
+    config.write_text(json.dumps(configuration()))
+
+    done = Hatchway()(
+        "dev", "--directory", str(dev.root), "--config", str(config), DATABASE_URL="postgresql://u:p@127.0.0.1:1/db"
+    )
+
+    assert done.returncode == 4
+    assert "unset DATABASE_URL" in done.stderr
 
 
 def test_a_second_dev_in_the_same_directory_is_refused(dev: Dev) -> None:
