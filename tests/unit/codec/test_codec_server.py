@@ -132,6 +132,33 @@ async def test_only_pages_of_listed_origins_may_ask(http: httpx.Client, keys: Pa
     assert "authorization" in preflight.headers.get("Access-Control-Allow-Headers", "") or not allowed
 
 
+async def test_the_uis_own_requests_are_served(http: httpx.Client, keys: Path) -> None:
+    """As its release 2.54 sends them from a browser, with the token in the address that it was told."""
+    path = f"/{TOKEN}/decode?preserveStorageRefs=true"
+    browser = {
+        "Origin": UI,
+        "Referer": f"{UI}/",
+        "Sec-Fetch-Mode": "cors",
+        "Sec-Fetch-Site": "same-site",
+        "Accept": "*/*",
+    }
+    asking = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type,x-namespace"}
+
+    preflight = http.options(path, headers={**browser, **asking})
+    answer = http.post(
+        path,
+        json=body(await encrypted(keys, {"labels": [MARKER]}, "note")),
+        headers={**browser, "X-Namespace": "default"},
+    )
+
+    may = preflight.headers["Access-Control-Allow-Headers"].lower()
+    assert (preflight.status_code, preflight.headers["Access-Control-Allow-Origin"]) == (204, UI)
+    assert {"content-type", "x-namespace"} <= {name.strip() for name in may.split(",")}
+    assert "POST" in preflight.headers["Access-Control-Allow-Methods"]
+    assert answer.headers["Access-Control-Allow-Origin"] == UI
+    assert shown(answer) == [{"labels": [MARKER]}, "note"]
+
+
 @pytest.mark.parametrize("name", ["evil.example:{port}", "127.0.0.1.evil.example:{port}", "localhost", "x@127.0.0.1:1"])
 async def test_a_name_that_somebody_let_point_to_loopback_is_refused(
     http: httpx.Client, server: CodecServer, keys: Path, name: str
