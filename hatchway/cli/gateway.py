@@ -59,12 +59,14 @@ def _settings(given: dict[str, Any]) -> GatewaySettings:
 
 async def _serve(settings: GatewaySettings) -> None:
     from hatchway import metrics
+    from hatchway.gateway.connections import raise_open_files
     from hatchway.gateway.server import serve
     from hatchway.logs import configure_logging
 
     url = database_url()
     settings.check()
     configure_logging()
+    raise_open_files()
     async with database():  # a schema that is too old is said before anything listens
         pass
     client = await temporal(runtime=metrics.runtime(settings.metrics_bind))

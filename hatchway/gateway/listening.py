@@ -12,6 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from hatchway.errors import ConfigError
+from hatchway.gateway.connections import Peers, connections_of, most_per_address
 
 BACKLOG = 2048
 
@@ -35,13 +36,17 @@ class Server(uvicorn.Server):
         yield
 
 
-def configured(app: FastAPI, drain_s: int, **options: Any) -> uvicorn.Config:
-    """How every server of ours runs `app`. `drain_s`: how long calls in flight may take once it is told to stop."""
+def configured(app: FastAPI, drain_s: int, *, bounded: bool = True, **options: Any) -> uvicorn.Config:
+    """How every server of ours runs `app`. `drain_s`: how long calls in flight may take once it is told to stop.
+
+    `bounded`: how many connections one address may have; not for a server that sees a proxy's address only.
+    """
     # An access line holds the whole URL, and with it whatever a confused client put there. `access_log` alone leaves
     # the lines to any handler that somebody else has attached.
     logging.getLogger("uvicorn.access").disabled = True
     return uvicorn.Config(
         app,
+        http=connections_of(Peers(most_per_address() if bounded else None)),
         log_config=None,
         access_log=False,
         server_header=False,

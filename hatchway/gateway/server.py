@@ -91,6 +91,7 @@ def _configure(settings: GatewaySettings, db: Database, temporal_client: Client)
     return configured(
         create_app(settings, db, temporal_client),
         DRAIN_S,
+        bounded=not settings.behind_tls_proxy,
         proxy_headers=settings.behind_tls_proxy,
         forwarded_allow_ips=settings.trusted_proxies,
         ssl_certfile=settings.tls_cert,
