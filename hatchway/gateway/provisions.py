@@ -14,6 +14,7 @@ from datetime import timedelta
 from itertools import count
 
 import structlog
+from pydantic import ConfigDict
 from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
@@ -36,6 +37,12 @@ NOT_OURS = {RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.UNIMPLEMENTED, RPCStat
 """A call that repeating cannot mend. Everything else (a busy, restarting, unauthorized server) is an outage."""
 
 log = structlog.get_logger(__name__)
+
+
+class Adopted(AdoptedSpec):
+    """An AdoptedSpec as a newer worker may answer it: what is not known here is left out."""
+
+    model_config = ConfigDict(extra="ignore")
 
 
 class ProvisionGone(HatchwayError):
@@ -69,7 +76,7 @@ class Provisions:
         try:
             async with self._answered("adopt"):
                 spec: AdoptedSpec = await handle.execute_update(
-                    "adopt", request, id=update_id, result_type=AdoptedSpec, rpc_timeout=self._patience
+                    "adopt", request, id=update_id, result_type=Adopted, rpc_timeout=self._patience
                 )
         except WorkflowUpdateFailedError as e:
             raise _adoption_failure(e) from e
