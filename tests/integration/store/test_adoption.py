@@ -122,6 +122,26 @@ async def test_a_released_agent_is_gone_and_its_end_is_told(db: Database) -> Non
     assert await Adoption(db).close("a1", "cancelled", only_unadopted=False) == CloseAnswer("gone", None, "idle")
 
 
+async def test_what_the_first_release_knew_of_the_compute_is_told(db: Database) -> None:
+    await adopted(db, "a1")
+    await Slots(db).release("a1", "idle", teardown="accepted")
+    await Slots(db).release("a1", "idle", teardown="confirmed")
+
+    closed = await Adoption(db).close("a1", "idle", only_unadopted=False)
+
+    assert closed == CloseAnswer("gone", None, "idle", released=True, teardown="accepted")
+
+
+async def test_a_row_that_was_lost_was_not_released(db: Database) -> None:
+    """Its compute may stand: nobody has seen it gone, and it is to be torn down."""
+    await adopted(db, "a1")
+    await db.fetch_all("delete from scaler_spawning_agents")
+
+    closed = await Adoption(db).close("a1", "idle", only_unadopted=False)
+
+    assert (closed.kind, closed.released) == ("gone", False)
+
+
 @pytest.mark.parametrize(
     ("gateway_silent", "agent_silent", "taken_over"),
     [(False, False, False), (True, False, False), (False, True, False), (True, True, True)],
