@@ -8,7 +8,7 @@ closed ──► destroyed ──► released
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -28,6 +28,9 @@ from hatchway.store.adoption import Adoption, CloseAnswer
 STORE_LIMIT = timedelta(seconds=5)
 """For each call of the store in this step. Where it is slower, the workflow goes on step by step, and waits there: the
 round is for the backend, and a slow database must not count as a backend that does not answer."""
+
+LAST_ATTEMPT = timedelta(seconds=10)
+"""What a pause leaves of the round: one that outlasted it would end the round at once, and the next begins at once."""
 
 
 class TeardownActivities:
@@ -71,7 +74,9 @@ class TeardownActivities:
             gone = await self._backends.of(facts.backend_type).destroy(ask.agent_id, facts, ask.reason)
         except DestroyError as e:
             # A provisioner may quote the machine's user data. Nobody here knows its claim code any more, but its looks.
-            raise ApplicationError(without_claims(str(e)), type="DestroyError") from None
+            raise ApplicationError(
+                without_claims(str(e)), type="DestroyError", next_retry_delay=_pause(e.retry_after)
+            ) from None
         if not isinstance(gone, Accepted):
             return TornDown(teardown=TeardownState.CONFIRMED)
         if gone.doubt:
@@ -86,3 +91,12 @@ class TeardownActivities:
     async def _release(self, ask: ReleaseInput) -> Decision:
         with store_errors(self._metrics, fatal=True):
             return await self._releasing.release(ask, STORE_LIMIT)
+
+
+def _pause(asked: timedelta | None) -> timedelta | None:
+    """How long to leave a target alone that asked for it, within the round. None: as the retry policy has it."""
+    info = activity.info()
+    if not asked or info.schedule_to_close_timeout is None:
+        return asked or None
+    left = info.scheduled_time + info.schedule_to_close_timeout - datetime.now(UTC) - LAST_ATTEMPT
+    return min(asked, left) if left > timedelta(seconds=1) else None

@@ -146,4 +146,11 @@ class TransientSpawnError(SpawnError):
 
 
 class DestroyError(HatchwayError):
-    """The compute could not be confirmed gone. The slot stays held and the teardown is tried again."""
+    """The compute could not be confirmed gone. The slot stays held and the teardown is tried again.
+
+    `retry_after` is how long the other side asked to be left alone, if it did.
+    """
+
+    def __init__(self, message: str, retry_after: timedelta | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after

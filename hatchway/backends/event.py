@@ -173,6 +173,9 @@ class EventBackend:
             try:
                 async with asyncio.timeout(limit):
                     return await tell(settings)
+            except TransientSpawnError as e:
+                pauses.append(e.retry_after or timedelta(0))
+                raise
             except TimeoutError:
                 raise TransientSpawnError(
                     SpawnCode.DAEMON_UNAVAILABLE,
@@ -180,7 +183,7 @@ class EventBackend:
                 ) from None
 
         limit = _limit_of_teardown()
-
+        pauses: list[timedelta] = []
         event = ScaleDown(
             scaler_name=self._scaler,
             agent_id=agent_id,
@@ -192,7 +195,8 @@ class EventBackend:
             answers = await _each(targets, in_time)
         except SpawnError as e:
             way_out = f"; {doubt}, then `hatchway forget {agent_id}`" if doubt else ""
-            raise DestroyError(f"the teardown of {agent_id} is not taken yet: {e}{way_out}") from None
+            pause = max(pauses, default=None) or None
+            raise DestroyError(f"the teardown of {agent_id} is not taken yet: {e}{way_out}", pause) from None
         return Gone() if not doubt and all(isinstance(answer, Gone) for answer in answers) else Accepted(doubt)
 
     async def _targets(self, agent_id: str, facts: TeardownFacts) -> tuple[list[ProvisioningTarget], str]:
