@@ -98,4 +98,8 @@ async def running_worker(
     finally:
         process.signal(signal.SIGTERM)
         process.signal(signal.SIGTERM)  # a test that is over waits for nothing
-        await process.ended()
+        try:
+            await process.ended()
+        except BaseException:  # it does not end, or the test is at its limit: no worker outlives its test
+            process.signal(signal.SIGKILL)
+            raise
