@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -54,6 +55,12 @@ class CodecServer(ThreadingHTTPServer):
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """One line, and none for a client that went away. Whatever else is known of it may hold what was asked."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError | TimeoutError):
+            print(f"hatchway codec-server: a request failed ({type(error).__name__})", file=sys.stderr, flush=True)
 
     async def decoded(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Each in the clear; one that cannot be is replaced by a sentence that says why, and hides no other."""
