@@ -104,8 +104,8 @@ def _run(program: str, server: str, environ: Mapping[str, str], limit: float, gi
         try:
             return _converse(process, server, lambda: given_up.is_set() or time.monotonic() > deadline)
         finally:
-            # Nothing of it stays, neither the program nor what it started. It has not been reaped yet, so the number of
-            # its process group is nobody else's.
+            # Neither the program stays nor what it started, save what has left for a session of its own. It has not
+            # been reaped yet, so the number of its process group is nobody else's.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
 
