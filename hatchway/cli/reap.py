@@ -36,13 +36,18 @@ def reap(
         return
     if found["stands_down"]:
         print(f"nothing would be done: {found['stands_down']}")
+    elif not found["agents"] and found["slots"]:
+        hold = f"{found['slots']} {'holds' if found['slots'] == 1 else 'hold'} a slot"
+        print(f"no agent to think about: {hold}, and none is silent, overdue or closing; one that is heard of may "
+              "finish its job, whatever became of its workflow")  # fmt: skip
     elif not found["agents"]:
         print("no agent to think about")
     else:
         print("\n".join(table(COLUMNS, found["agents"])))
     if found["blocked"]:
         silent = counted(found["unseen"], "silent agent")
-        print(f"blind: {silent} spared, as no gateway has been alive for the flap grace; is one up?")
+        grace = f"the flap grace ({found['flap_grace_s']} s)"
+        print(f"blind: {silent} spared, as no gateway has been alive for {grace}: `hatchway doctor` says what to do")
 
 
 async def _reap() -> dict[str, Any]:
@@ -51,6 +56,7 @@ async def _reap() -> dict[str, Any]:
     from hatchway.reaping import Windows
     from hatchway.store.config_versions import ConfigVersions
     from hatchway.store.reaping import Reaping
+    from hatchway.store.slots import Slots
     from hatchway.tie import NamespaceTie, Tie
 
     async with database() as db, hatchway_client() as client:
@@ -60,9 +66,12 @@ async def _reap() -> dict[str, Any]:
         ties = NamespaceTie(db, client.temporal)
         tie = await ties.look()
         reaper = Reaper(Reaping(db), client.temporal, windows)
+        slots = len(await Slots(db).list())
         agents = [] if tie is Tie.ELSEWHERE else [_told(one) async for page in reaper.judged() for one in page]
     return {
         "agents": agents,
+        "slots": slots,
+        "flap_grace_s": round(windows.flap_grace.total_seconds()),
         "blocked": sight.blocked,
         "unseen": sight.unseen,
         "stands_down": ties.words(tie) if tie is Tie.ELSEWHERE else None,

@@ -172,7 +172,10 @@ class Audit:
         return {instance_id for (instance_id,) in rows}
 
     async def stuck(self, overdue: timedelta, closing: timedelta) -> list[Stuck]:
-        """Whose deadline has passed for `overdue`, or who has been closing for `closing`. The oldest hundred."""
+        """Whose deadline has passed for `overdue`, or who has been closing for `closing`. The oldest hundred.
+
+        Not those of whom nobody knows owner, gateway or workflow: the reaper spares them, and tells of them.
+        """
         rows = await self._db.fetch_all(
             """
             select agent_id, scaler_name, state, workflow_id, workflow_first_run_id, host_id,
@@ -181,6 +184,7 @@ class Audit:
              where ((closing_at is null and deadline_at < now() - %(overdue)s::interval)
                     or closing_at < now() - %(closing)s::interval)
                and isfinite(coalesce(closing_at, deadline_at))
+               and (closing_at is not null or coalesce(owner_instance_id, adopted_by, workflow_id) is not null)
              order by coalesce(closing_at, deadline_at)
              limit 100
             """,

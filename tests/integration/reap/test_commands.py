@@ -89,6 +89,21 @@ async def test_a_dry_run_without_anybody_to_think_about_says_so_and_without_its_
     assert "temporal schedule trigger" in refused.stderr
 
 
+async def test_a_dry_run_over_agents_that_are_well_says_how_many_it_has_looked_at(lab: Lab, hatchway: Command) -> None:
+    """Also where the workflow of one has been terminated: while it is heard of, it may finish its job."""
+    started = await AT["active"](lab)
+    await lab.handle(started).terminate()
+    await silent(lab.db, -3600)  # heard of, however long a command takes
+
+    said = await hatchway("reap", "--dry-run")
+
+    assert said.stdout == (
+        "no agent to think about: 1 holds a slot, and none is silent, overdue or closing; one that is heard of may "
+        "finish its job, whatever became of its workflow\n"
+    )
+    await lab.db.fetch_all("delete from scaler_spawning_agents")
+
+
 async def test_a_dry_run_in_another_namespace_says_that_nothing_would_be_done(lab: Lab, hatchway: Command) -> None:
     await lab.db.fetch_all("update hatchway_installation set namespace_uuid = 'another', tied_at = now()")
 
@@ -106,6 +121,7 @@ async def test_blindness_and_unknown_owners_are_said_by_the_doctor_and_the_dry_r
     dry = await hatchway("reap", "--dry-run")
     done = await hatchway("doctor", "--json")
 
+    assert "flap grace (1 s)" in dry.stdout
     findings = {f["where"]: f for f in json.loads(done.stdout)["findings"] if f["check"] == "reaper"}
     assert "blind: 1 silent agent spared" in dry.stdout
     assert len(findings) == 2
@@ -119,6 +135,20 @@ async def test_blindness_and_unknown_owners_are_said_by_the_doctor_and_the_dry_r
     await lab.outcome(started)
     after = json.loads((await hatchway("doctor", "--json")).stdout)
     assert [f for f in after["findings"] if f["check"] == "reaper"] == []
+
+
+async def test_the_doctor_does_not_promise_that_the_sweep_ends_whom_the_reaper_spares_for_ever(
+    lab: Lab, hatchway: Command
+) -> None:
+    await lab.db.fetch_all(MOVED)
+    await lab.db.fetch_all("update scaler_spawning_agents set deadline_at = now() - interval '1 day'")
+
+    found = json.loads((await hatchway("doctor", "--json")).stdout)["findings"]
+
+    about = {f["check"] for f in found if "agent moved" in f["where"]}
+    assert "reaper" in about
+    assert "provisions" not in about
+    await lab.db.fetch_all("delete from scaler_spawning_agents")
 
 
 # ── forget ──────────────────────────────────────────────────────────────────────────────────────────────────────────
