@@ -36,7 +36,7 @@ from hatchway.passes import (
     WarmPoolOutcome,
     WarmPoolRequest,
 )
-from hatchway.payloads import Id, Label, Labels, Payload, SecretRef, Text, Timeout
+from hatchway.payloads import Id, JobId, Label, Labels, Payload, SecretRef, Text, Timeout
 
 __all__ = [
     "COUNTED_AHEAD",
@@ -158,8 +158,8 @@ class ProvisionRequest(Payload):
 
     labels: Labels
     exclude_labels: Labels = []
-    job_id: Id | None = None
-    run_id: Id | None = None
+    job_id: JobId | None = None
+    run_id: JobId | None = None
     container: ContainerSpec | None = None
     resources: ResourceRequest | None = None
     role: Label | None = None
@@ -319,8 +319,8 @@ class ForgetRequest(Payload):
 
 class BindRequest(Payload):
     agent_id: str
-    job_id: Id
-    run_id: Id | None = None
+    job_id: JobId
+    run_id: JobId | None = None
     max_lifetime: Timeout | None = None
     """Of the job. It runs from the binding: what an agent was idle for is not the job's."""
 
