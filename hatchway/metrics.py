@@ -13,6 +13,12 @@ from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 
 from hatchway.store.census import Counts
 
+STRETCHES = tuple(
+    f"hatchway_{name}_seconds" for name in ("request_to_slot", "slot_to_spawned", "spawned_to_adopted", "end_to_gone")
+)
+STRETCH_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
+"""Seconds, from a slot that was free to a job that waited an hour. The SDK's own buckets are for milliseconds."""
+
 
 def runtime(bind: str | None) -> Runtime:
     """The runtime to connect the process's client with. `bind` is host:port of the metrics page; None: no page.
@@ -21,7 +27,9 @@ def runtime(bind: str | None) -> Runtime:
     """
     if bind is None:
         return Runtime(telemetry=TelemetryConfig())
-    return Runtime(telemetry=TelemetryConfig(metrics=PrometheusConfig(bind_address=bind)))
+    buckets = dict.fromkeys(STRETCHES, STRETCH_BUCKETS)
+    page = PrometheusConfig(bind_address=bind, histogram_bucket_overrides=buckets)
+    return Runtime(telemetry=TelemetryConfig(metrics=page))
 
 
 class Metrics:

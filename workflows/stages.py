@@ -49,7 +49,8 @@ class Stages:
         begun = next((entry.since for entry in self.entries if entry.state in since), None)
         if begun is not None:
             meter = workflow.metric_meter()
-            meter.create_histogram_timedelta(f"hatchway_{name}", unit="duration").record(workflow.now() - begun)
+            # Not as a duration: the SDK counts those in milliseconds.
+            meter.create_histogram_float(f"hatchway_{name}", unit="s").record((workflow.now() - begun).total_seconds())
 
     def times(self) -> StageTimes:
         """Seconds in each stage; one that was entered twice counts both times."""
