@@ -14,14 +14,27 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from hatchway.backends.base import Backend, SpawnSpec
+from hatchway.backends.base import Accepted, Backend, Gone, SpawnSpec
 from hatchway.backends.event import EventBackend
 from hatchway.metrics import Metrics
+from hatchway.model import ScaleDownReason, TeardownFacts
 from tests.contract.backend import Behaviour
-from tests.support.customer import Customer, FixedConfig, spec_of
+from tests.support.customer import Customer, FixedConfig, facts_of, spec_of
 from tests.support.proxy import FaultProxy
 
 ROOT = Path(__file__).parents[2]
+
+
+class ByTheRow(EventBackend):
+    """Told of teardowns with what the agent's row has had since its slot was reserved: the targets."""
+
+    def __init__(self, own: Client, config: FixedConfig) -> None:
+        super().__init__("customers", own, config, Metrics.of(own))
+        self._on_the_row = facts_of(config.scaler).provisioning_targets
+
+    async def destroy(self, agent_id: str, facts: TeardownFacts, reason: ScaleDownReason) -> Gone | Accepted:
+        row = facts.model_copy(update={"provisioning_targets": self._on_the_row})
+        return await super().destroy(agent_id, row, reason)
 
 
 @dataclass
@@ -41,7 +54,7 @@ class EventHarness:
         return self.made[0] if self.made else self._make()
 
     def _make(self) -> EventBackend:
-        self.made.append(EventBackend("customers", self.own, self.config, Metrics.of(self.own)))
+        self.made.append(ByTheRow(self.own, self.config))
         return self.made[-1]
 
     async def another(self, installation_id: str | None = None) -> Backend:
