@@ -70,6 +70,11 @@ def _token(path: Path) -> str:
 
 def _origin(text: str) -> str:
     url = urlsplit(text)
-    if url.scheme not in ("http", "https") or not url.netloc or url.username or text != f"{url.scheme}://{url.netloc}":
+    if (
+        url.scheme not in ("http", "https")
+        or not url.netloc
+        or "@" in url.netloc
+        or text != f"{url.scheme}://{url.netloc}"
+    ):
         raise usage("--origin is a scheme and a host with its port, without a slash: http://localhost:8233")
     return text

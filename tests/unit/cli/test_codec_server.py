@@ -75,7 +75,9 @@ def test_a_token_that_others_have_or_can_guess_is_refused(
     assert words in said.err
 
 
-@pytest.mark.parametrize("origin", ["localhost:8233", "http://localhost:8233/", "*", "http://a@b", "ftp://x", "null"])
+@pytest.mark.parametrize(
+    "origin", ["localhost:8233", "http://localhost:8233/", "*", "http://a@b", "http://:a@b", "ftp://x", "null"]
+)
 def test_an_origin_that_is_none_is_refused(
     command: Command, monkeypatch: pytest.MonkeyPatch, keys: Path, token: Path, origin: str
 ) -> None:
