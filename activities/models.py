@@ -158,10 +158,14 @@ class CloseAnswer(Payload):
 
 
 class Decision(Payload):
-    """The outcome as it is written down, by this call or an earlier one."""
+    """The outcome as it is written down, by this call or an earlier one.
+
+    `adopted_by`: through which gateway; a workflow that was reset to a point before its adoption knows of none.
+    """
 
     end_reason: EndReason
     result: JobResult
+    adopted_by: str | None = None
 
 
 class TeardownInput(Payload):

@@ -34,7 +34,7 @@ class Releasing:
             limit, self._slots.release(ask.agent_id, ask.end_reason.value, unheard(ask), teardown=teardown)
         )
         await self.wake(released.wake)
-        return decision(ask, released.end_reason, released.result)
+        return decision(ask, released.end_reason, released.result, released.adopted_by)
 
     async def wake(self, grants: Iterable[Wake]) -> None:
         self._metrics.redispatched("hand-over", await wake(self._temporal, self._slots, grants))
@@ -45,7 +45,9 @@ def unheard(ask: ReleaseInput) -> str | None:
     return JobResult.UNKNOWN.value if ask.end_reason is EndReason.COMPLETED else None
 
 
-def decision(ask: ReleaseInput, end_reason: str | None, result: str | None) -> Decision:
+def decision(ask: ReleaseInput, end_reason: str | None, result: str | None, adopted_by: str | None) -> Decision:
     return Decision(
-        end_reason=EndReason(end_reason or ask.end_reason), result=JobResult(result) if result else JobResult.UNKNOWN
+        end_reason=EndReason(end_reason or ask.end_reason),
+        result=JobResult(result) if result else JobResult.UNKNOWN,
+        adopted_by=adopted_by,
     )

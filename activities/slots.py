@@ -274,7 +274,7 @@ class SlotActivities:
         """Decide the outcome while the slot is still held: the job may be offered again."""
         with store_errors(self._metrics):
             outcome = await self._outcomes.decide(ask.agent_id, ask.end_reason.value, unheard(ask))
-        return decision(ask, outcome.end_reason, outcome.result)
+        return decision(ask, outcome.end_reason, outcome.result, outcome.adopted_by)
 
     @activity.defn
     async def request_drain(self, ask: AgentInput) -> Done:

@@ -68,7 +68,10 @@ class Evidence:
             self.exit = self.exit or exited
 
     def record_decision(self, decision: Decision) -> None:
-        """The store has decided. It may know of a completion that nobody has signalled yet."""
+        """The store has decided. It may know of a completion that nobody has signalled yet, and, after a reset, of an
+        adoption that this run has never seen.
+        """
+        self.adopted_by = self.adopted_by or decision.adopted_by
         if decision.end_reason is EndReason.COMPLETED:
             self.completed, self.result = True, decision.result
 

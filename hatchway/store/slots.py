@@ -98,6 +98,7 @@ class Released:
     wake: list[Wake]
     end_reason: str | None
     result: str | None
+    adopted_by: str | None = None
 
 
 class Slots:
@@ -132,7 +133,10 @@ class Slots:
 
     async def _release(self, arguments: Mapping[str, Any]) -> Released:
         answer = await self._db.call("hatchway_release", arguments, admission=True)
-        return Released(answer["existed"], wakes(answer["wake"]), answer.get("end_reason"), answer.get("result"))
+        return Released(
+            answer["existed"], wakes(answer["wake"]),
+            answer.get("end_reason"), answer.get("result"), answer.get("adopted_by"),
+        )  # fmt: skip
 
     async def stamp_host(self, agent_id: str, host_id: str, attempt_deadline: timedelta | None = None) -> StampAnswer:
         """Say, before the effect, which host makes it. `attempt_deadline`, from now, becomes the row's deadline."""

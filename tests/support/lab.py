@@ -187,8 +187,8 @@ class Lab:
     async def signal(self, started: Started, name: str, payload: Any) -> None:
         await self.handle(started).signal(name, payload)
 
-    async def reset(self, started: Started, *, to_start: bool = False) -> Started:
-        """`temporal workflow reset`: to the first workflow task, or to the last one that is complete."""
+    async def reset(self, started: Started, *, to_start: bool = False, to_task: int | None = None) -> Started:
+        """`temporal workflow reset`: to the first workflow task, to that one, or to the last one that is complete."""
         handle = self.handle(started)
         run_id = (await handle.describe()).run_id
         finished = [
@@ -203,7 +203,7 @@ class Lab:
                 namespace=self.temporal.namespace,
                 workflow_execution=WorkflowExecution(workflow_id=started.workflow_id, run_id=run_id),
                 reason="by test",
-                workflow_task_finish_event_id=finished[0 if to_start else -1],
+                workflow_task_finish_event_id=finished[to_task if to_task is not None else 0 if to_start else -1],
                 request_id=uuid.uuid4().hex,
             )
         )

@@ -277,7 +277,7 @@ begin
     perform hatchway_pump(opened);
   end if;
   return jsonb_build_object('existed', existed or (untaken is not null and (args->>'only_granted')::boolean is true),
-                            'end_reason', o.end_reason, 'result', o.result,
+                            'end_reason', o.end_reason, 'result', o.result, 'adopted_by', o.adopted_by,
                             'wake', hatchway_wake(not existed) || hatchway_offer(array[untaken]));
                                                         -- a repeat: the first reply may be lost
 end $$;

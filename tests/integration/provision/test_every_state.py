@@ -87,6 +87,24 @@ async def test_a_reset_of_an_ended_provision_is_refused(lab: Lab) -> None:
     await lab.nothing_left()
 
 
+@pytest.mark.parametrize("to_task", [1, 2, 3])
+async def test_a_reset_of_an_ended_provision_to_its_middle_ends_as_its_job_did(lab: Lab, to_task: int) -> None:
+    """It has forgotten the adoption, whose update nobody sends again. What the job came to is known to the store."""
+    started = await lab.provision(job_id="job-1", adoption_timeout=3.0)
+    await lab.reaches(started, S.AWAITING_ADOPTION)
+    await lab.adopt(started)
+    await lab.complete(started)
+    await lab.outcome(started)
+
+    again = await lab.reset(started, to_task=to_task)
+    outcome = await lab.outcome(again)
+
+    assert (outcome.end_reason, outcome.result) == (EndReason.COMPLETED, "succeeded")
+    assert outcome.agent_id == started.agent_id
+    assert lab.cloud.created(started.agent_id) == 1
+    await lab.nothing_left()
+
+
 @pytest.mark.parametrize("state", [s for s in AT if s not in ("active", "tearing-down")])
 async def test_a_terminated_provision_never_leads_to_a_second_agent_of_its_job(lab: Lab, state: str) -> None:
     first = await AT[state](lab)
