@@ -55,7 +55,7 @@ from hatchway.config.current import CurrentConfig
 from hatchway.config.file import ConfigFile, reloading
 from hatchway.config.schema import Config, Scaler, ScalerType
 from hatchway.exits import Exits
-from hatchway.former_scalers import FormerScalers
+from hatchway.former_scalers import FormerScaler, FormerScalers
 from hatchway.handing_back import CORE_MARGIN, DEFAULT_GRACEFUL, HandingBack
 from hatchway.host.identity import boot_id, default_state_dir, host_id_of_machine
 from hatchway.labels import platform_of
@@ -265,10 +265,14 @@ class Fleet:
             if backend := self._reach.of(scaler):
                 wanted[spawn_queue(scaler.name), scaler.max_concurrent_spawns] = backend.host_id
                 wanted[host_queue(backend.host_id), HOST_SLOTS] = backend.host_id
-        for scaler, hosts in former:
-            if (backend := self._reach.of(scaler)) and backend.host_id in hosts:
+        in_force = {scaler.name for scaler in config.scalers}
+        for one in former:
+            backend = self._reach.of(one.scaler)
+            if backend and backend.host_id in one.hosts:
                 wanted[host_queue(backend.host_id), HOST_SLOTS] = backend.host_id
-        self._reach.give_up_all_but({*map(backend_key, config.scalers), *(backend_key(gone) for gone, _ in former)})
+            if backend and one.spawning and one.scaler.name not in in_force:
+                wanted[spawn_queue(one.scaler.name), one.scaler.max_concurrent_spawns] = backend.host_id
+        self._reach.give_up_all_but({backend_key(scaler) for scaler in (*config.scalers, *(f.scaler for f in former))})
         await self._workers.keep(wanted, self._compute_worker)
         away = [scaler.name for scaler in config.scalers if not self._reach.answers(scaler)]
         self._polling = Polling(
@@ -277,12 +281,12 @@ class Fleet:
             missing=sorted({key[0] for key in wanted if key not in self._workers}),
             unreached=away,
             refused={scaler.name: why for scaler in config.scalers if (why := self._reach.why_refused(scaler))},
-            served=len(config.scalers) - len(away),
+            served=sum(map(self._reach.serves, config.scalers)),
             deployment=str(self._settings.version.to_canonical_string()) if self._settings.version else None,
         )
 
-    async def _formerly(self, number: int, config: Config) -> list[tuple[Scaler, frozenset[str]]]:
-        """Scalers of former configurations and the hosts that their agents stand on.
+    async def _formerly(self, number: int, config: Config) -> list[FormerScaler]:
+        """Scalers of former configurations that agents still need.
 
         Where an operator gave the host id, it means the engine in force: one that it meant before is not served.
         """
@@ -290,7 +294,10 @@ class Fleet:
         engines = {backend_key(scaler) for scaler in config.scalers if scaler.type is ScalerType.CONTAINER}
         if not (engines and self._settings.host_id):
             return former
-        return [one for one in former if one[0].type is not ScalerType.CONTAINER or backend_key(one[0]) in engines]
+        return [
+            one for one in former
+            if one.scaler.type is not ScalerType.CONTAINER or backend_key(one.scaler) in engines
+        ]  # fmt: skip
 
     def _hosts_polled(self) -> set[str]:
         return {host for host in self._reach.host_ids if (host_queue(host), HOST_SLOTS) in self._workers}

@@ -82,6 +82,10 @@ class Reach:
         key = backend_key(scaler)
         return key in self._reached and key not in self._away
 
+    def serves(self, scaler: Scaler) -> bool:
+        """Whether this worker is one of its hosts, and can do what it asks for."""
+        return not self._is_for_others(scaler) and self.answers(scaler)
+
     def _is_for_others(self, scaler: Scaler) -> bool:
         """Known before its backend is: a worker that was given its name has no other, and its name one engine."""
         return self._named and bool(scaler.hosts) and self._machine not in scaler.hosts

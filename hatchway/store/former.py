@@ -9,11 +9,15 @@ from hatchway.store.pool import Database
 
 @dataclass(frozen=True, slots=True)
 class FormerPlace:
-    """Agents of this scaler, as that version of the configuration had it, stand on this host."""
+    """Agents of this scaler, as that version of the configuration had it, stand on this host, or on none yet.
+
+    `spawning`: some of them are still to be made, or made again.
+    """
 
     scaler: str
     config_version: int
-    host_id: str
+    host_id: str | None
+    spawning: bool
 
 
 class Former:
@@ -24,10 +28,11 @@ class Former:
         """Where agents stand that another version than `current` has made. One look at every row."""
         rows = await self._db.fetch_all(
             """
-            select distinct scaler_name, config_version, host_id
+            select scaler_name, config_version, host_id, bool_or(state in ('granted', 'reserved'))
               from scaler_spawning_agents
-             where host_id is not null
+             where (host_id is not null or state in ('granted', 'reserved'))
                and config_version <> %(current)s
+             group by scaler_name, config_version, host_id
              order by scaler_name, config_version desc, host_id
             """,
             {"current": current},

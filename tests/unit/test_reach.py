@@ -139,7 +139,7 @@ async def test_what_nobody_asks_for_any_more_is_not_tried_any_more() -> None:
     assert reached.tasks == []
 
 
-async def test_two_engines_under_one_given_host_id_end_the_worker_whenever_it_looks() -> None:
+async def test_a_second_engine_under_a_given_host_id_is_refused_whenever_it_looks() -> None:
     """Also when the second one was reached while nobody waited for it."""
 
     async def make(_: Scaler) -> Engine:
@@ -259,4 +259,5 @@ async def test_an_engine_of_other_hosts_does_not_take_the_name_of_a_worker_that_
 
     assert (of_others, reached.of(others), reached.why_refused(own)) == (None, None, None)
     assert reached.answers(others), "nothing is missing here"
+    assert (reached.serves(others), reached.serves(own)) == (False, True), "and nothing is served by that"
     reached.leave()

@@ -17,7 +17,9 @@ from hatchway.namespace import namespace_uuid
 from hatchway.store.installation import tie_namespace
 from hatchway.task_queues import host_queue, spawn_queue
 from tests.integration.reclaim.rig import reclaim
+from tests.support.lab import Lab, control_worker
 from tests.support.namespaces import until
+from tests.support.scripted import Cloud, ScriptedBackend
 from tests.support.stack import Stack
 from tests.support.worker_process import WorkerProcess, running_worker
 
@@ -41,6 +43,10 @@ async def _polls(process: WorkerProcess, queue: str) -> None:
 
 def _polled(process: WorkerProcess) -> list[str]:
     return [entry["task_queue"] for entry in process.entries() if entry["event"] == "polling"]
+
+
+def _left(process: WorkerProcess) -> list[str]:
+    return [entry["task_queue"] for entry in process.entries() if entry["event"] == "task queue left"]
 
 
 async def _an_agent_whose_scaler_has_left(stack: Stack) -> tuple[Started, int]:
@@ -94,6 +100,23 @@ async def test_reclaim_passes_run_where_no_scaler_leads_any_more(stack: Stack) -
         await stack.nothing_left()
 
     assert (passed.seen, passed.reclaimed) == (1, [])
+
+
+async def test_an_agent_that_is_still_to_be_made_when_its_scaler_leaves_is_made(stack: Stack) -> None:
+    """Its slot was reserved; the worker that would have made it ended before it came to that."""
+    lab = await Lab.on(stack.temporal, stack.db, ScriptedBackend(Cloud()))
+    async with control_worker(lab):
+        started = await stack.provision(labels=["long"], job_id="job-1")
+        await stack.reaches(started, S.SPAWNING)
+        await stack.apply(MOVED_ON)
+        async with running_worker(stack) as later:
+            await stack.reaches(started, S.ACTIVE)
+            polled = _polled(later)
+            await until(lambda: spawn_queue("laptop") in _left(later), what="its queue left once nobody needs it")
+            await stack.hatchway.cancel(started.workflow_id, "by test")
+            await stack.nothing_left()
+
+    assert spawn_queue("laptop") in polled
 
 
 async def test_without_a_look_at_the_rows_nobody_would_serve_that_host(
