@@ -6,8 +6,9 @@
 -- Every state change is one message: `call hatchway_call('hatchway_<verb>', {...}, null)` on an autocommit connection.
 -- A function cannot choose its transaction's isolation, and under a server whose default is repeatable read or
 -- serializable it would judge by a snapshot from before the lock: 27 rows were admitted under a cap of 20. A procedure
--- that commits first can, and does where that is the default. It is neither security definer nor has it a SET clause,
--- which forbid the commit, so names in it are qualified. It runs with the caller's rights: whoever may not execute the function, may not here either.
+-- that commits first can, and does where the default is another. It is neither security definer nor has it a SET clause,
+-- which forbid the commit, so names in it are qualified. It runs with the caller's rights: whoever may not execute the
+-- function, may not here either.
 create procedure hatchway_call(p_function text, p_arguments jsonb, inout answer jsonb)
 language plpgsql as $$
 begin
@@ -186,7 +187,8 @@ create function hatchway_reach(p text[]) returns text[] language plpgsql stable 
 declare
   near text[];
 begin
-  if not exists (select from scaler_waiters where not parked)
+  -- By the index, as below: after a long line has gone, a scan would read its dead rows until a vacuum.
+  if (select agent_id from scaler_waiters where not parked order by scaler_name, priority, seq, rank limit 1) is null
      or exists (select from scaler_capacity where scope = 'global' and agents >= max_agents) then
     return '{}';
   end if;
