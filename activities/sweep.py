@@ -25,7 +25,7 @@ OVERDUE_AFTER = timedelta(minutes=2)
 """A waiter that lives has left the line at its deadline; its last reserve may wait that long for the database."""
 
 HEAD_PATIENCE = timedelta(seconds=30)
-"""Who has just come was alive a moment ago. The head of each line costs one call of Temporal a minute."""
+"""Who has just come was alive a moment ago. The head of each line that lives costs one call of Temporal a minute."""
 
 BATCH = 100
 REPLANNED_A_PASS = 500
@@ -61,9 +61,15 @@ class SweepActivities:
         return SweptStep(done=done)
 
     async def _look_into_heads(self, done: dict[str, int]) -> None:
-        """Nobody overtakes the head of a line: one whose workflow was terminated would hold up everybody behind it."""
+        """Nobody overtakes the head of a line: one whose workflow was terminated would hold up everybody behind it.
+
+        Behind a dead one may stand the next. Where hundreds were terminated at once, a few passes see to them.
+        """
         known: set[str] = set()
-        while fresh := [head for head in await self._line.heads(HEAD_PATIENCE) if head.agent_id not in known]:
+        while len(known) < BATCH:
+            fresh = [head for head in await self._line.heads(HEAD_PATIENCE) if head.agent_id not in known]
+            if not fresh:
+                return
             for head in fresh:
                 known.add(head.agent_id)
                 if await self._gone(head):

@@ -20,6 +20,7 @@ import structlog
 from temporalio import activity
 
 from activities.backends import Backends
+from hatchway.backends.errors import without_claims
 from hatchway.errors import DestroyError, StoreContended, StoreUnreachable
 from hatchway.model import ComputeRef, EndReason, ScaleDownReason, TeardownFacts
 from hatchway.store.rows import SpawnRow
@@ -52,6 +53,9 @@ class Unwanted:
             log.warning("spawn_cut_short", agent_id=row.agent_id, what="its compute stands: nobody could be asked",
                         error=str(e) or "the database did not answer in time")  # fmt: skip
             return
+        except Exception:  # as below: a bug must not take the place of the cancellation
+            log.exception("spawn_cut_short", agent_id=row.agent_id, what="its compute stands: nobody could be asked")
+            return
         if now is not None and not now.closing:
             log.info("spawn_cut_short", agent_id=row.agent_id, what="its compute stands: the agent is wanted")
         elif now is not None and _called_off():
@@ -76,7 +80,7 @@ class Unwanted:
                     try:
                         await self._backends.of(row.backend_type).destroy(row.agent_id, facts, _reason(row))
                     except DestroyError as e:
-                        trouble = str(e)
+                        trouble = without_claims(str(e))
                         await asyncio.sleep(PAUSE_S)
                     else:
                         log.info("unwanted_compute_destroyed", agent_id=row.agent_id)

@@ -71,9 +71,9 @@ class Evidence:
         """The store has decided. It may know of a completion that nobody has signalled yet, and, after a reset, of an
         adoption that this run has never seen.
         """
-        self.adopted_by = self.adopted_by or decision.adopted_by
         if decision.end_reason is EndReason.COMPLETED:
             self.completed, self.result = True, decision.result
+            self.adopted_by = self.adopted_by or decision.adopted_by
 
 
 def cancelled() -> bool:

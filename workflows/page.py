@@ -41,6 +41,12 @@ NEXT_STEP: Mapping[ProvisionState, str] = {
     ProvisionState.CLOSED: "Nothing: it has ended.",
 }
 
+DATABASE = "the database, which does not answer"
+DATABASE_STEP = (
+    "Bring the database back: this goes on by itself then. Do not `hatchway forget` it: maybe nobody has been asked to "
+    "end the machine yet, and it would stay."
+)
+
 AFTER_FAILURE: Mapping[str, str] = {
     ErrorType.INVALID_REQUEST: "Correct the request, and start it again.",
     ErrorType.NO_MATCHING_SCALER: "Correct the job's labels, or add a label set that has them; then offer it again.",
@@ -54,9 +60,9 @@ _PLAIN = re.compile(r"[\w \-.,:;/()%']*")
 """Words that mean nothing in Markdown. A link would have `://` or `www.`, emphasis an underscore at a word's edge."""
 
 
-def next_step(state: ProvisionState, agent_id: str) -> str:
+def next_step(state: ProvisionState, agent_id: str, waiting_for: str = "") -> str:
     """What an operator can do, with commands to copy."""
-    return NEXT_STEP[state].replace("AGENT", agent_id)
+    return DATABASE_STEP if waiting_for == DATABASE else NEXT_STEP[state].replace("AGENT", agent_id)
 
 
 def fenced(text: str, limit: int = FOREIGN_LIMIT) -> str:
@@ -115,7 +121,6 @@ def render_end(status: ProvisionStatus, ended_at: datetime, end: str, error: str
     return _page(lines, error, todo or NEXT_STEP[ProvisionState.CLOSED])
 
 
-DATABASE = "the database, which does not answer"
 HOST_CONFIRMS = "a worker on that host to confirm that the compute is gone"
 
 
@@ -133,8 +138,8 @@ def render_teardown(
         f"- **reason of the end** {request.end_reason.value}",
     ]
     if error is not None:
-        lines.append(f"- **last failed round** {_moment(tried_at)}")
-    return _page(lines, error, next_step(ProvisionState.TEARING_DOWN, request.agent_id))
+        lines.append(f"- **last failed {'call' if waits_for == DATABASE else 'round'}** {_moment(tried_at)}")
+    return _page(lines, error, next_step(ProvisionState.TEARING_DOWN, request.agent_id, waits_for))
 
 
 def render_torn_down(agent_id: str, at: datetime, how: str) -> str:

@@ -30,6 +30,7 @@ from workflows.steps import (
     SPAWN_ATTEMPTS,
     SPAWN_RETRY_INITIAL,
     SPAWN_RETRY_MAXIMUM,
+    UNREAD_PAUSE_MAXIMUM,
     last_words,
     nobody_took_it,
 )
@@ -92,7 +93,7 @@ async def spawn(agent_id: str, request: ProvisionRequest, slot: Slot, say: Calla
                 await workflow.sleep(
                     min(unread_pause, gives_up_at - workflow.now()), summary="until it is given out again"
                 )
-                unread_pause = min(2 * unread_pause, SPAWN_RETRY_MAXIMUM)
+                unread_pause = min(2 * unread_pause, UNREAD_PAUSE_MAXIMUM)
             elif nobody_took_it(e) and workflow.now() < gives_up_at:
                 say(f"a worker: nobody polls {queue}, or all who do are busy", f"no worker took the spawn from {queue}")
                 patience = request.wait_timeout

@@ -122,7 +122,7 @@ class Standing:
             compute=self._compute,
             adopted_by=self._seen.adopted_by,
             stages=self._stages.entries,
-            next_step=page.next_step(self._stages.state, self._agent_id),
+            next_step=page.next_step(self._stages.state, self._agent_id, self._waiting_for),
         )
 
     def _enter(

@@ -41,6 +41,8 @@ HEARTBEAT_TIMEOUT = timedelta(seconds=30)
 SPAWN_ATTEMPTS = 3
 SPAWN_RETRY_INITIAL = timedelta(seconds=2)
 SPAWN_RETRY_MAXIMUM = timedelta(seconds=30)
+UNREAD_PAUSE_MAXIMUM = timedelta(minutes=5)
+"""Between two activities that no worker could read, each some ten events of a history that may wait for a week."""
 
 NOBODY_POLLS_AFTER = timedelta(seconds=60)
 """A spawn or teardown that no worker has taken by then is said to be so on the provision's page."""

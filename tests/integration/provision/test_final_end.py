@@ -264,6 +264,7 @@ async def test_a_database_that_hangs_in_that_step_is_what_the_page_waits_for(
     outcome = await lab.outcome(started)
 
     assert "**waits for** the database" in str(page)
+    assert "Bring the database back" in str(page)
     assert outcome.teardown is TeardownState.CONFIRMED
     assert await _final_ends(lab, started) == ["completed", None]
     await lab.nothing_left()
