@@ -107,9 +107,9 @@ class ContainerBackend:
         return backend
 
     async def engine_id(self) -> str:
-        """The engine's own id, whatever the host id. Raises TransientSpawnError."""
+        """The own id of the engine that answers now, whatever the host id. Raises TransientSpawnError."""
         try:
-            return (await self._engine.facts()).host_id
+            return (await self._engine.facts_now()).host_id
         except EngineRefused as e:
             raise TransientSpawnError(SpawnCode.DAEMON_UNAVAILABLE, str(e)) from None
         except EngineUnreachable as e:
@@ -184,7 +184,7 @@ class ContainerBackend:
         return image
 
     async def _make(self, spec: SpawnSpec, image: Image) -> str:
-        """Create and start; whatever fails after the create takes the container with it."""
+        """Create and start. What fails after the create takes the container with it, unless it may run."""
         command = inject_command() if spec.label_set.agent == "inject" else None
         if command is None and not image.command:
             raise PermanentSpawnError(

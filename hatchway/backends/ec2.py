@@ -125,12 +125,12 @@ class Ec2Backend:
 
     def _place_of(self, scaler: Scaler) -> Place:
         place = Place.of(scaler.ec2) if scaler.ec2 is not None else self._home
-        if place.region != self._home.region:
+        if place != self._home:  # what stands on the row, and is looked for, is this worker's
             raise PermanentSpawnError(
                 SpawnCode.INVALID_SPEC,
-                f"scaler {scaler.name} was moved from {self._home.region} to {place.region}: an agent that is being "
-                "made would be looked for in the wrong region; give the scaler of the new region a new name, or "
-                f"restart the worker that has reached {self._home.region}",
+                f"scaler {scaler.name} was moved from {self._home} to {place}: an agent that is being made would be "
+                "looked for in the wrong place; give the scaler of the new place a new name, or restart the worker "
+                f"that has reached {self._home}",
             )
         return place
 

@@ -57,8 +57,8 @@ class Walk:
         Raises SpawnError, and Ec2Unreachable after which a launch may still happen.
         """
         wanted = list(placements(self._ec2))
-        # One offer needs no look: its token tells.
-        if len(wanted) > 1 and (found := await self._earlier()):
+        # One offer needs no look at first: its token tells. Later its token may be another, if EC2 refused the first.
+        if (len(wanted) > 1 or self._spec.asked_before) and (found := await self._earlier()):
             return found
         refusals: list[tuple[str, Ec2Refused]] = []
         for placement in wanted:

@@ -15,6 +15,7 @@ from hatchway.backends.ec2_user_data import LIMIT, Boot, user_data
 from hatchway.config.ec2_schema import Ec2LabelSet, Offer
 from hatchway.errors import PermanentSpawnError, SpawnCode
 from hatchway.secrets.providers import ENV_PREFIX
+from hatchway.urls import is_loopback
 
 INSTALLATION = "hatchway.installation"
 AGENT_ID = "kici-agent-id"
@@ -159,7 +160,7 @@ def _holds_secret(value: str, secrets: frozenset[str]) -> bool:
 
 def _only_loopback(urls: str) -> bool:
     hosts = [urlsplit(url.strip()).hostname or "" for url in urls.split(",") if url.strip()]
-    return bool(hosts) and all(h.startswith("127.") or h in ("localhost", "::1") for h in hosts)
+    return bool(hosts) and all(map(is_loopback, hosts))
 
 
 def check_image(image: Image, spec: SpawnSpec) -> None:

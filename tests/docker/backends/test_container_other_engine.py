@@ -121,6 +121,7 @@ async def test_an_engine_that_was_replaced_behind_its_address_is_asked_who_it_is
 
     other_engine.id = "NEWR:NEWR"
 
+    assert await backend.engine_id() == "docker-newrnewr"  # what a spawn would stamp on its row now
     with pytest.raises(DestroyError, match="docker-newrnewr"):
         await backend.destroy("scaler-of-the-one-before", facts, SHUTDOWN)
     assert await backend.engine_id() == "docker-newrnewr"

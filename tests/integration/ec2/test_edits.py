@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from hatchway.backends.base import Gone
 from hatchway.backends.ec2 import Ec2Backend
 from hatchway.config.plan import carry_out, plan
 from hatchway.config.schema import Config, Scaler
+from hatchway.errors import PermanentSpawnError, SpawnCode
 from hatchway.model import ScaleDownReason, TeardownFacts
 from hatchway.store.config_versions import ConfigVersions, ScalerTypeInUse
 from hatchway.store.pool import Database
@@ -74,6 +76,22 @@ async def test_a_scaler_moves_only_once_its_instances_have_ended(db: Database, e
     await Slots(db).release("a1", "completed", None)
 
     assert await put(db, other, moved) == version + (2 if through == "at once" else 3)
+
+
+@pytest.mark.parametrize("edit", EDITS)
+async def test_a_worker_asks_no_other_place_than_the_one_that_it_has_reached(
+    harness: Ec2Harness, cloud: FakeEc2, edit: str
+) -> None:
+    """What it stamps on rows is that one: an instance elsewhere would be looked for where it is not."""
+    moved = replace(
+        spec_for(harness, fresh_agent_id()), scaler=Scaler.model_validate(ec2_scaler(HERE) | {"ec2": EDITS[edit]})
+    )
+
+    with pytest.raises(PermanentSpawnError, match="restart the worker") as refused:
+        await harness.backend.spawn(moved, silent)
+
+    assert refused.value.code is SpawnCode.INVALID_SPEC
+    assert cloud.of(moved.agent_id) == []
 
 
 @pytest.mark.scenario("S01", "S04")
