@@ -161,7 +161,7 @@ class EventBackend:
             target, up = _parsed(settings.down), _parsed(settings.scale_up)
             asked = await self._place(up, settings) if isinstance(up, TemporalTarget) else None
             if isinstance(target, TemporalTarget):
-                await scale_down(asked, await self._place(target, settings), event, emitted)
+                await scale_down(asked, await self._place(target, settings), event, emitted, ends_at=ends_at)
                 return Gone()
             if asked is not None:
                 await call_off(asked, agent_id)
@@ -183,6 +183,7 @@ class EventBackend:
                 ) from None
 
         limit = _limit_of_teardown()
+        ends_at = asyncio.get_running_loop().time() + limit
         pauses: list[timedelta] = []
         event = ScaleDown(
             scaler_name=self._scaler,

@@ -7,6 +7,7 @@ certificate must be the name's. No proxy of the worker's environment is used, si
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -34,6 +35,7 @@ MOST_WORDS = 300
 LONGEST_PAUSE = timedelta(minutes=5)
 """Of `Retry-After`: a longer one is taken for this."""
 
+_ESCAPED = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|/)")
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -60,6 +62,10 @@ async def post_event(
         raise _away(target, f"did not answer within {WHOLE_S:g} s") from None
     except httpx.HTTPError as e:
         raise _of_connection(target, e) from None
+    except httpx.InvalidURL:
+        raise PermanentSpawnError(
+            SpawnCode.INVALID_SPEC, f"{target} names a host that nobody can be asked at"
+        ) from None
     if not 200 <= status < 300:
         # A receiver may quote what it was sent, and what it signs with.
         sent = [key.reveal(), *([event.claim_code] if isinstance(event, ScaleUp) else [])]
@@ -123,7 +129,14 @@ def _reason(text: str, sent: Sequence[str]) -> str:
         parsed = None
     if isinstance(parsed, dict):
         text = next((str(parsed[key]) for key in ("message", "error") if parsed.get(key)), text)
-    return quoted(text, MOST_WORDS, sent)
+    # A second time where it was parsed: JSON may hold JSON.
+    return quoted(_ESCAPED.sub(_unescaped, text), MOST_WORDS, sent)
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    """JSON's spellings of one character, which hide what is searched for, in a text that need not be whole JSON."""
+    digits = found[1]
+    return chr(int(digits, 16)) if digits else "/"
 
 
 def _of_status(target: HttpsTarget, status: int, headers: httpx.Headers, said: str) -> SpawnError:

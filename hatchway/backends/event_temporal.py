@@ -37,7 +37,9 @@ from hatchway.events import ScaleDown, ScaleUp
 from hatchway.through_cancel import to_its_end
 
 SCALE_DOWN_S = 20.0
-"""How long one attempt of a teardown waits: less than its first round, so that the round ends with our words."""
+"""How long one attempt of a teardown waits, or a little less than it has: so that it ends with our words."""
+WORDS_S = 2.0
+"""What is left of an attempt for asking what a scale-down waits for, and saying it."""
 CALL_OFF_S = 5.0
 """Seconds, both of them. For a scale-up that was cancelled to clean up after itself, before others go on."""
 ROUNDS = 3
@@ -120,18 +122,20 @@ async def _cancel(handle: WorkflowHandle[Any, Any]) -> None:
 # ── scale-down ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def scale_down(up: Place | None, down: Place, event: ScaleDown, emitted: Callable[[], None]) -> None:
+async def scale_down(
+    up: Place | None, down: Place, event: ScaleDown, emitted: Callable[[], None], *, ends_at: float
+) -> None:
     """Return once the customer has confirmed that the compute is gone. Raises SpawnError while that is not so.
 
-    `up`: where its scale-up went, if to Temporal too.
+    `up`: where its scale-up went, if to Temporal too. `ends_at`: when this attempt is over, by the loop's clock.
     """
     for _ in range(ROUNDS):
         if up is not None and not await _call_off(up, event.agent_id):
-            await _run_scale_down(down, event, emitted)  # it may know how to end the other
+            await _run_scale_down(down, event, emitted, ends_at)  # it may know how to end the other
             if not await _call_off(up, event.agent_id):
                 break
         if not await _confirmed(down, event.agent_id, since=await _closed_at(up, event.agent_id)):
-            await _run_scale_down(down, event, emitted)
+            await _run_scale_down(down, event, emitted, ends_at)
         if await _confirmed(down, event.agent_id, since=await _closed_at(up, event.agent_id)):
             return
     raise TransientSpawnError(
@@ -151,12 +155,13 @@ async def call_off(up: Place, agent_id: str) -> None:
         )
 
 
-async def _run_scale_down(down: Place, event: ScaleDown, emitted: Callable[[], None]) -> None:
+async def _run_scale_down(down: Place, event: ScaleDown, emitted: Callable[[], None], ends_at: float) -> None:
     workflow_id = scale_down_id(event.agent_id)
     handle = await start(down, workflow_id, event, WorkflowIDReusePolicy.ALLOW_DUPLICATE)
     emitted()
+    left = ends_at - asyncio.get_running_loop().time() - WORDS_S
     try:
-        await end_of(down, handle, timedelta(seconds=SCALE_DOWN_S), _silent)
+        await end_of(down, handle, timedelta(seconds=max(0.5, min(SCALE_DOWN_S, round(left, 1)))), _silent)
     except WorkflowFailureError as e:
         raise TransientSpawnError(
             SpawnCode.PROVISIONER_FAILED,

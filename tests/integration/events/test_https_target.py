@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -19,10 +20,14 @@ from hatchway.backends import event, event_addresses, event_https
 from hatchway.backends.base import Accepted
 from hatchway.backends.event import EventBackend
 from hatchway.backends.event_addresses import checked_addresses, parse_networks
+from hatchway.backends.event_https import post_event
+from hatchway.backends.event_targets import HttpsTarget, parse_target
 from hatchway.errors import DestroyError, PermanentSpawnError, SpawnCode, TransientSpawnError
 from hatchway.event_signatures import BadSignature, verify
+from hatchway.events import ScaleDown
 from hatchway.metrics import Metrics
 from hatchway.model import ScaleDownReason
+from hatchway.secrets.secret import Secret
 from tests.support.customer import CLAIM, FixedConfig, event_scaler, facts_of, fresh_agent_id, silent, spec_of
 from tests.support.tls_receiver import (
     NAME,
@@ -229,6 +234,10 @@ QUOTING = {
     "every character escaped, and cut": json.dumps({"message": "x" * 270 + "@"}).replace(
         "@", "".join(f"\\u{ord(c):04x}" for c in CLAIM)
     ),
+    "under another name": json.dumps({"detail": f"expected one by {SLASHED}"}).replace("/", "\\/"),
+    "deeper down": json.dumps({"errors": [{"detail": f"expected one by {SLASHED}"}]}).replace("+", "\\u002b"),
+    "JSON in JSON": json.dumps({"message": json.dumps({"why": SLASHED}).replace("/", "\\/")}),
+    "not read to its end": json.dumps({"message": f"expected one by {SLASHED} "}).replace("/", "\\/") + " " * 20_000,
     "at the end of what is read": " " * (16 * 1024 - 20) + CLAIM,
 }
 
@@ -246,6 +255,19 @@ async def test_a_receiver_that_escapes_what_it_quotes_gives_away_no_piece_of_it(
     assert len(receiver.requests) == 1
     for secret in (CLAIM, SLASHED):
         assert not any(secret[n : n + 8] in str(raised.value) for n in range(len(secret) - 8))
+
+
+async def test_a_host_that_no_connection_can_be_made_to_is_told_as_such(names: Names) -> None:
+    target = parse_target("https://\u2603.example/up")
+    assert isinstance(target, HttpsTarget)
+    down = ScaleDown(
+        scaler_name="customers", agent_id="scaler-1", reason=ScaleDownReason.IDLE, request_id="scaler-1:scale-down"
+    )
+
+    with pytest.raises(PermanentSpawnError, match="nobody can be asked at") as raised:
+        await post_event(target, down, Secret(KEY), allowed=parse_networks(LOOPBACK), tls=ssl.create_default_context())
+
+    assert raised.value.code is SpawnCode.INVALID_SPEC
 
 
 @pytest.mark.parametrize("taken", [trickling, broken_off])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
 
-from hatchway.backends import event_temporal
+from hatchway.backends import event, event_temporal
 from hatchway.backends.base import Accepted, Gone
 from hatchway.backends.event import EventBackend
 from hatchway.errors import DestroyError, TransientSpawnError
@@ -236,6 +236,17 @@ async def test_a_server_that_does_not_answer_may_be_asked_again(own: Client, cus
     with pytest.raises(TransientSpawnError, match=r"does not answer at 127\.0\.0\.1:1"):
         await backend.spawn(spec_of(config.scaler, fresh_agent_id()), silent)
     with pytest.raises(DestroyError, match=r"does not answer at 127\.0\.0\.1:1"):
+        await backend.destroy(fresh_agent_id(), facts_of(config.scaler), SHUTDOWN)
+
+
+async def test_an_attempt_that_has_little_time_left_still_says_what_it_waits_for(
+    own: Client, customer: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last one of a round: what it says is what stands on the page."""
+    monkeypatch.setattr(event, "DESTROY_S", 4.0)
+    backend, config = backend_of(own, customer)
+
+    with pytest.raises(DestroyError, match="no worker has taken it from the task queue"):
         await backend.destroy(fresh_agent_id(), facts_of(config.scaler), SHUTDOWN)
 
 
