@@ -93,14 +93,14 @@ class EncryptingCodec(PayloadCodec):
         name, (key_id, fingerprint) = payload.metadata.get(ID_KEY, b""), key_of(payload)
         if payload.metadata[CIPHER_KEY] == CIPHER and len(fingerprint) < FINGERPRINT_BYTES:
             return payload
-        if not await self.ring.knows(key_id, fingerprint):
-            if key_id in self.ring.ids and self.ring.has(fingerprint):
-                return payload  # it was encrypted with another key of ours: somebody has changed the id
+        # A key may have got another id since, and its own may be another's now. An id that was changed on the way does
+        # not open: it is authenticated.
+        if not await self.ring.knows(key_id, fingerprint) and not self.ring.has(fingerprint):
             raise PayloadKeyMissing(self._lacks(key_id))
         opened, cipher = Payload(), payload.metadata[CIPHER_KEY]
         try:
             sealed = payload.data[len(fingerprint) :]
-            opened.ParseFromString(self.ring.open(sealed, key_id, _context(cipher, name)))
+            opened.ParseFromString(self.ring.open(sealed, key_id, _context(cipher, name), fingerprint))
         except (Undecryptable, DecodeError):
             return payload
         return opened

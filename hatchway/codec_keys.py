@@ -64,6 +64,10 @@ class _Keys:
         key = self.by_id.get(key_id)
         return key is not None and fingerprint in (b"", key.fingerprint)
 
+    def of(self, key_id: str, fingerprint: bytes) -> _Key:
+        by_fingerprint = (key for key in self.by_id.values() if key.fingerprint == fingerprint)
+        return next(by_fingerprint, None) or self.by_id[key_id]
+
 
 class KeyRing:
     """The keys of one file. Read once; read again, at most every second, when a payload names a key that it lacks."""
@@ -96,9 +100,12 @@ class KeyRing:
         nonce = secrets.token_bytes(NONCE_BYTES)
         return nonce + self._keys.by_id[key_id].cipher.encrypt(nonce, data, context)
 
-    def open(self, sealed: bytes, key_id: str, context: bytes) -> bytes:
-        """What `seal` was given. Raises KeyError for a key that is not known, Undecryptable."""
-        key = self._keys.by_id[key_id].cipher
+    def open(self, sealed: bytes, key_id: str, context: bytes, fingerprint: bytes = b"") -> bytes:
+        """What `seal` was given, by the key of that fingerprint, or else of that id.
+
+        Raises KeyError for a key that is not known, Undecryptable.
+        """
+        key = self._keys.of(key_id, fingerprint).cipher
         try:
             return key.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], context)
         except (InvalidTag, ValueError):  # ValueError: too short for a nonce

@@ -117,6 +117,21 @@ async def test_another_key_under_the_same_id_is_a_missing_key_and_no_tampering(
     assert "lacking" in str(missing.value)
 
 
+@pytest.mark.parametrize("hint", [[ProvisionRequest], None])
+async def test_a_key_that_has_got_another_id_still_opens_what_it_closed(
+    write_keys: WriteKeys, hint: list[type] | None
+) -> None:
+    """As where the current key is always `current`, and the one before it is kept under another name."""
+    path = write_keys("current")
+    (sealed,) = await converter(path).encode([REQUEST])
+    plain = await converter(path).decode([sealed], hint)
+    _, old = path.read_text().split()
+    rotated = write_keys("current:new", file="rotated")
+    rotated.write_text(f"{rotated.read_text()}previous {old}\n")
+
+    assert await converter(rotated).decode([sealed], hint) == plain
+
+
 async def test_a_worker_with_yesterdays_file_goes_on_once_the_file_is_todays(
     write_keys: WriteKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
