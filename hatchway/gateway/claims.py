@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from hatchway.gateway.credentials import CLAIM_PREFIX_LENGTH, derive_token, digest
 from hatchway.gateway.errors import ApiError
 from hatchway.gateway.patience import Patience
-from hatchway.gateway.ratelimit import RefusalLimit
+from hatchway.gateway.ratelimit import COME_AGAIN_S, RefusalLimit
 from hatchway.gateway.settings import GatewaySettings
 from hatchway.gateway.wire import RedeemAnswer, RedeemCall, Refusal
 from hatchway.metrics import Metrics
@@ -36,12 +36,12 @@ def claims_router(
     async def redeem(call: RedeemCall, request: Request) -> RedeemAnswer:
         """Redeem a claim code. The same code with the same nonce answers the same token until the agent registers.
 
-        A good code is good whatever else comes from its address; who guesses there is answered 429, and slowly.
+        A good code is good though bad ones come from its address; who guesses there is answered 429, and slowly.
         """
         address = request.client.host if request.client else "unknown"
         wait_s = limit.wait_s(address)
         if wait_s and not await limit.turn(address):
-            raise limited(wait_s, metrics)
+            raise limited(COME_AGAIN_S, metrics)
         code, nonce = call.claim_code.get_secret_value(), call.nonce.get_secret_value()
         token = derive_token(code, nonce)
         answer = await patience(claims.redeem(digest(code), digest(nonce), digest(token)))

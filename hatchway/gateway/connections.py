@@ -10,9 +10,12 @@ import asyncio
 import resource
 import time
 from collections import defaultdict
+from contextlib import suppress
 
 import structlog
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from hatchway.gateway.ratelimit import of_one_client
 
 HEADERS_S = 10.0
 """From the connection, or from the last answer on it, to the end of a request's headers. An agent's come at once."""
@@ -30,7 +33,8 @@ def raise_open_files() -> None:
     select(), which this one does not."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        with suppress(ValueError, OSError):  # some systems name a hard limit that they do not grant
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def most_per_address() -> int:
@@ -48,8 +52,8 @@ class Peers:
         self._said_at = -_SAY_EVERY_S
 
     def add(self, connection: Connection, address: str) -> None:
-        """Where that makes too many, the one that has waited for a request the longest goes, else the new one: an
-        agent that shares its address with whoever holds them still gets in."""
+        """Where that makes too many, the oldest goes that waits for a request, else the new one: an agent that shares
+        its address with whoever holds them in silence still gets in."""
         there = self._open[address]
         there[connection] = None
         if self._most is None or len(there) <= self._most:
@@ -81,7 +85,7 @@ class Connection(H11Protocol):
 
     @property
     def _address(self) -> str:
-        return self.client[0] if self.client else ""
+        return of_one_client(self.client[0]) if self.client else ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -20,7 +20,9 @@ MAX_ADDRESSES = 10_000
 TURN_S = 0.05
 """Between two codes that are looked up for an address over its limit: 20 a second are nothing to the database."""
 MOST_WAITING = 100
-"""Who comes behind so many of its own address is answered at once. It is 5 s of waiting, less than an agent's limit."""
+"""Who comes behind so many of its own address is answered at once, and may try again soon: who waits goes in seconds,
+and a good agent that is told to wait a minute has few tries before its deadline."""
+COME_AGAIN_S = 2
 
 
 class _Turns:
@@ -40,14 +42,14 @@ class RefusalLimit:
 
     def wait_s(self, address: str) -> int:
         """Whole seconds until this address may try again; 0 when it may now."""
-        times = self._refused.get(_bucket(address))
+        times = self._refused.get(of_one_client(address))
         if times is None or len(times) < self._per_minute:
             return 0
         return max(0, math.ceil(times[0] + WINDOW_S - self._clock()))
 
     async def turn(self, address: str) -> bool:
         """Wait until a code of this address, which is over its limit, may be looked up. False: too many wait."""
-        bucket = _bucket(address)
+        bucket = of_one_client(address)
         turns = self._turns.setdefault(bucket, _Turns())
         if turns.waiting >= MOST_WAITING:
             return False
@@ -63,7 +65,7 @@ class RefusalLimit:
 
     def refused(self, address: str) -> None:
         """Count one refusal."""
-        bucket = _bucket(address)
+        bucket = of_one_client(address)
         times = self._refused.setdefault(bucket, deque(maxlen=self._per_minute))
         times.append(self._clock())
         self._refused.move_to_end(bucket)
@@ -71,8 +73,8 @@ class RefusalLimit:
             self._refused.popitem(last=False)
 
 
-def _bucket(address: str) -> str:
-    """The address, or its /64 for IPv6, where one client owns that many."""
+def of_one_client(address: str) -> str:
+    """The address, or its /64 for IPv6, where one client owns that many addresses."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from hatchway import metrics
 from hatchway.client import connect
 from hatchway.dev.ports import free_port
+from hatchway.gateway import ratelimit
 from tests.support.door import Door, OpenDoor, nonce, redeemed, refusal, registered, spawned
 from tests.support.lab import Lab
 
@@ -121,6 +122,24 @@ async def test_a_good_claim_is_redeemed_however_many_bad_ones_come_from_its_addr
     assert [answer.status_code for answer in guesses] == [403, 403, 429, 429]
     assert good.status_code == 200
     assert {answer.status_code for answer in others} == {429}
+
+
+async def test_who_comes_behind_many_guesses_is_told_to_come_again_soon(
+    lab: Lab, open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A good agent that had to wait a minute each time would have few tries before its deadline."""
+    door = await open_door(refused_redeems_per_minute=1)
+    agent = await spawned(lab)
+    assert (await door.redeem(UNKNOWN)).status_code == 403
+    with monkeypatch.context() as full:
+        full.setattr(ratelimit, "MOST_WAITING", 0)
+        turned_away = await door.redeem(agent.code)
+
+    again = await door.redeem(agent.code)
+
+    assert refusal(turned_away) == (429, "rate_limited")
+    assert int(turned_away.headers["Retry-After"]) == ratelimit.COME_AGAIN_S
+    assert again.status_code == 200
 
 
 async def test_behind_a_proxy_the_limit_counts_the_agents_addresses(open_door: OpenDoor) -> None:
