@@ -17,6 +17,9 @@ _NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 """As the last part of a host it means an IPv4 address, which some write with fewer parts, in octal or in hex."""
 
 
+_BRACKETED = re.compile(r"\[[^\[\]]*\](:[0-9]*)?")
+
+
 class UrlError(ValueError):
     """A URL that cannot be used. A sentence without the URL's own text, which may hold a password."""
 
@@ -44,6 +47,8 @@ def read_url(text: str) -> Url:
         raise UrlError("is no URL that can be read") from None
     if not host or "%" in host:
         raise UrlError("names no host")
+    if "[" in url.netloc and not _BRACKETED.fullmatch(url.netloc.rpartition("@")[2]):
+        raise UrlError("is no URL that can be read: brackets stand around an address, and nothing beside them")
     if not is_host(host, bracketed="[" in url.netloc):
         raise UrlError("is no URL that can be read: its host is neither a name nor an address as both are written")
     return Url(url.scheme, host, port, url.path, url.query, url.fragment, "@" in url.netloc)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -137,7 +136,7 @@ class EcrLogins:
         for encoded, expires_at in given:
             try:
                 username, _, token = base64.b64decode(encoded).decode().partition(":")
-            except (binascii.Error, UnicodeDecodeError):
+            except (TypeError, ValueError):  # no text, no base64, no UTF-8
                 break
             if username and token:
                 return RegistryAuth("", username, token, source=SOURCE, expires_at=expires_at)

@@ -171,6 +171,18 @@ async def test_a_hundred_spawns_wait_for_one_failure_and_not_for_one_after_the_o
     assert (await logins.login(REGISTRY, HOST)).token == "password-2"
 
 
+@pytest.mark.parametrize("token", [5, None, "é", "///", base64.b64encode(b"\xff").decode()])
+async def test_a_password_that_cannot_be_read_is_said_so(token: Any) -> None:
+    class Garbled(Ecr):
+        def get_authorization_token(self) -> Any:
+            return {"authorizationData": [{"authorizationToken": token}]}
+
+    ecr = Garbled()
+
+    with pytest.raises(AuthError, match="without a password that can be read"):
+        await EcrLogins(ecr, now=lambda: ecr.now).login(REGISTRY, HOST)
+
+
 async def test_a_spawn_that_is_cancelled_takes_no_password_from_those_who_wait_with_it() -> None:
     ecr = Ecr()
     ecr.held.clear()
