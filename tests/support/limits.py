@@ -120,8 +120,11 @@ async def _broken_off_in_order() -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_unconfigure() -> None:
-    faulthandler.dump_traceback_later(EXIT_S, exit=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    # A stream of several has ended its tests long before its process ends: it waits for the others, and the run that
+    # started it ends it.
+    if not hasattr(config, "workerinput"):
+        faulthandler.dump_traceback_later(EXIT_S, exit=True)
 
 
 def waiting() -> str:

@@ -57,7 +57,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs one file of tests in a process of its own, for it has one alarm clock. It is given 30 s."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
-    def run(source: str, limit: float = 300) -> pytest.RunResult:
+    def run(source: str, limit: float = 300, streams: int = 0) -> pytest.RunResult:
         pytester.makeconftest(QUICK)
         pytester.makepyfile(test_it=IMPORTS + source)
         pytester.makeini(
@@ -65,8 +65,9 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
             f"asyncio_default_test_loop_scope = session\naddopts = -p no:cacheprovider\ntimeout = {limit}\n"
             f"pythonpath = {' '.join(p for p in sys.path if p)}"
         )
-        plugins = ("pytest_asyncio.plugin", "pytest_timeout", "tests.support.limits")
-        return pytester.runpytest_subprocess(*(a for name in plugins for a in ("-p", name)), "-v", timeout=30)
+        plugins = ["pytest_asyncio.plugin", "pytest_timeout", "tests.support.limits", *["xdist.plugin"] * bool(streams)]
+        options = ["-n", str(streams)] if streams else []
+        return pytester.runpytest_subprocess(*(a for name in plugins for a in ("-p", name)), *options, "-v", timeout=30)
 
     return run
 
@@ -170,3 +171,18 @@ def test_interrupts():
         signal.signal(signal.SIGINT, before)
 
     result.assert_outcomes(passed=1)
+
+
+def test_a_stream_that_ends_long_before_the_other_is_not_taken_for_one_that_hangs(run: Run) -> None:
+    result = run(
+        """
+@pytest.mark.parametrize("takes_s", [0, 0, 0, 4])
+def test_takes(takes_s):
+    time.sleep(takes_s)
+""",
+        streams=2,
+    )
+
+    assert result.ret == pytest.ExitCode.OK
+    result.assert_outcomes(passed=4)
+    assert "Timeout" not in result.stderr.str()
