@@ -18,6 +18,7 @@ from tests.support.chaos.faults import Action, Component
 from tests.support.chaos.fleet import running_fleet
 from tests.support.chaos.points import Point
 from tests.support.chaos.scalers import Docker
+from tests.support.docker_fixtures import bridge_address
 from tests.support.proxy import FaultProxy
 
 CELLS = [
@@ -37,8 +38,7 @@ def containers(client: docker.DockerClient, installation: str) -> list[str]:
 async def test_an_engine_that_goes_away_leaves_no_container_and_costs_no_job(
     docker_client: docker.DockerClient, agent_image: str, engine_proxy: FaultProxy
 ) -> None:
-    bridge = docker_client.networks.get("bridge").attrs["IPAM"]["Config"][0].get("Gateway") or "172.17.0.1"
-    engine = Docker(engine_proxy, agent_image, bridge)
+    engine = Docker(engine_proxy, agent_image, bridge_address(docker_client))
     async with running_fleet(docker=engine) as fleet:
         campaign = Campaign(fleet)
 

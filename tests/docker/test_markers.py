@@ -33,6 +33,7 @@ from hatchway.store.pool import Database
 from tests.docker.backends.rig import forget, remove_containers
 from tests.docker.network.traces import remove_networks
 from tests.support.corpus import Corpus
+from tests.support.docker_fixtures import bridge_address
 from tests.support.markers import Overheard, hits, marker, pieces_of
 from tests.support.namespaces import until
 from tests.support.processes import Processes, running_processes
@@ -92,12 +93,6 @@ def directory() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def _bridge(client: docker.DockerClient) -> str:
-    """This machine's address on the engine's default network, where containers reach it."""
-    entry = client.networks.get("bridge").attrs["IPAM"]["Config"][0]
-    return str(entry.get("Gateway") or entry["Subnet"].rpartition(".")[0] + ".1")
-
-
 def _config(directory: Path, registry: str, control: str, gateway: str) -> dict[str, Any]:
     def kind(label: str, *script: str) -> dict[str, Any]:
         command = {"HATCHWAY_AGENT_COMMAND": json.dumps(["/bin/sh", "-c", "\n".join(script)])} if script else {}
@@ -146,7 +141,7 @@ async def scene(
     crashing = replace(images.busybox_image(), entrypoint=("/bin/sh", "-c", f"{PRINT_ALL}\necho {control}; exit 1"))
     registry.put(f"team/{control}:agent", images.agent_image())
     registry.put(f"team/{control}:crashes", crashing)
-    with FaultProxy(("127.0.0.1", port), host=_bridge(docker_client), tap=overheard.chunks.append) as between:
+    with FaultProxy(("127.0.0.1", port), host=bridge_address(docker_client), tap=overheard.chunks.append) as between:
         async with running_processes(
             directory,
             _config(directory, registry.host, control, f"http://{between.address}"),

@@ -152,3 +152,9 @@ def engine_proxy() -> Iterator[FaultProxy]:
     """A way to the local engine that can be cut and made to hang: `tcp://` + its address."""
     with FaultProxy(ENGINE_SOCKET) as proxy:
         yield proxy
+
+
+def bridge_address(client: docker.DockerClient) -> str:
+    """This machine's address on the engine's default network, where containers reach it."""
+    entry = client.networks.get("bridge").attrs["IPAM"]["Config"][0]
+    return str(entry.get("Gateway") or entry["Subnet"].rpartition(".")[0] + ".1")

@@ -32,6 +32,7 @@ from tests.docker.backends.rig import forget, remove_containers
 from tests.docker.network.traces import remove_networks
 from tests.support.aws import IDENTITY, REGION
 from tests.support.corpus import Corpus
+from tests.support.docker_fixtures import bridge_address
 from tests.support.markers import hits, marker
 from tests.support.processes import Processes, running_processes
 from tests.support.proxy import FaultProxy
@@ -130,9 +131,7 @@ async def scene(
     helper = directory / "bin" / "docker-credential-lab"
     helper.parent.mkdir(mode=0o755)
     (directory / "config.json").write_text(json.dumps({"credHelpers": {registry.host: "lab"}}))
-    entry = docker_client.networks.get("bridge").attrs["IPAM"]["Config"][0]
-    bridge = str(entry.get("Gateway") or entry["Subnet"].rpartition(".")[0] + ".1")
-    with FaultProxy(("127.0.0.1", port), host=bridge) as between:
+    with FaultProxy(("127.0.0.1", port), host=bridge_address(docker_client)) as between:
         async with running_processes(
             directory,
             _config(planted, registry.host, aws_endpoint, f"http://{between.address}"),

@@ -29,6 +29,7 @@ from hatchway.store.pool import Database
 from hatchway.task_queues import CONTROL
 from tests.integration.reclaim.rig import reclaim
 from tests.support.chaos.processes import of_agent
+from tests.support.docker_fixtures import bridge_address
 from tests.support.namespaces import Namespaces, until
 from tests.support.postgres_fixtures import PostgresServer, running_postgres
 from tests.support.processes import CLOSED
@@ -77,10 +78,9 @@ async def production(
     namespaces: Namespaces, database_url: str, docker_client: docker.DockerClient, production_config: dict[str, Any]
 ) -> AsyncIterator[Stack]:
     """A worker, a gateway that containers reach as well, and a database that is tied to its namespace."""
-    bridge = docker_client.networks.get("bridge").attrs["IPAM"]["Config"][0].get("Gateway") or "172.17.0.1"
     async with running_stack(namespaces, database_url, production_config, host_id=HOST) as stack:
         port = int(stack.gateway_url.rpartition(":")[2])
-        with FaultProxy(("127.0.0.1", port), host=bridge) as door:
+        with FaultProxy(("127.0.0.1", port), host=bridge_address(docker_client)) as door:
             production_config["scalers"][1]["orchestratorUrl"] = f"http://{door.address}"
             await stack.apply(production_config)
             done = await asyncio.to_thread(cli, stack.temporal, database_url, "setup")
