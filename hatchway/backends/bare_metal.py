@@ -71,14 +71,14 @@ class BareMetalBackend:
     async def spawn(self, spec: SpawnSpec, progress: Progress) -> ComputeRef:
         """Start the agent's process, or find it: also one that has already ended, which `exits` reports."""
         progress("starting the agent's process")
-        return self._ref((await to_its_end(self._in_thread(self._launcher.start, spec))).started)
+        return self._ref(await to_its_end(self._in_thread(self._launcher.start, spec)))
 
     async def destroy(self, agent_id: str, facts: TeardownFacts, reason: ScaleDownReason) -> Gone:
         """SIGTERM to the agent's group, the grace in its record, SIGKILL to its whole tree; then forget the record."""
         try:
             intent = await self._in_thread(self._intent_of_ours, agent_id)
             grace = intent.stop_grace.total_seconds() if intent is not None else 0.0
-            gone = await self._stop(agent_id, signal.SIGTERM, grace)
+            gone = await self._stop(agent_id, grace)
         except (OSError, RecordDamagedError) as e:
             raise DestroyError(f"agent {agent_id} on host {self._host_id} cannot be confirmed gone: {e}") from e
         if not gone:
@@ -88,7 +88,7 @@ class BareMetalBackend:
             )
         return Gone()
 
-    async def _stop(self, agent_id: str, number: signal.Signals, grace: float) -> bool:
+    async def _stop(self, agent_id: str, grace: float) -> bool:
         """Signal the shim and wait until nothing is left. False if that takes too long."""
         begun = time.monotonic()
         asked, pause = False, 0.01
@@ -99,7 +99,7 @@ class BareMetalBackend:
             if late > HARD_AFTER:
                 await self._in_thread(self._ending.kill, agent_id)
             elif not asked:
-                asked = await self._in_thread(self._ending.signal_shim, agent_id, number)
+                asked = await self._in_thread(self._ending.signal_shim, agent_id, signal.SIGTERM)
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, POLL)
         return True

@@ -9,7 +9,6 @@ import select
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -37,13 +36,6 @@ class UnsettledStartError(TransientSpawnError):
     """The shim did not answer in time, and may yet start the agent."""
 
 
-@dataclass(frozen=True)
-class Spawned:
-    started: Started
-    by_us: bool
-    """This call started it. False: an earlier attempt did."""
-
-
 class Launcher:
     """Starts agents on this host. Blocking: call it from a thread."""
 
@@ -53,8 +45,10 @@ class Launcher:
         self._boot_id = boot_id
         self._cgroups = cgroups
 
-    def start(self, spec: SpawnSpec) -> Spawned:
-        """Start the agent, or find what an earlier attempt started. A SpawnError leaves nothing behind."""
+    def start(self, spec: SpawnSpec) -> Started:
+        """Start the agent, or find what an earlier attempt started. A SpawnError leaves nothing behind, except of what
+        may yet start, and of another user's.
+        """
         account = account_of(spec.label_set, spec.agent_id)
         try:
             found = self._lock_or_find(spec)
@@ -65,9 +59,9 @@ class Launcher:
         except OSError as e:
             raise spawn_error_of(e, "making the agent's record") from e
         if isinstance(found, Started):
-            return Spawned(found, by_us=False)
+            return found
         try:
-            return Spawned(self._launch(spec, account, found), by_us=True)
+            return self._launch(spec, account, found)
         except UnsettledStartError:
             log.warning(
                 "a start is still on its way: the next attempt or the teardown finds it", agent_id=spec.agent_id

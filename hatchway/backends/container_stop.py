@@ -32,13 +32,13 @@ class Stopper:
         self._engine = engine
         self._asked: dict[str, float] = {}
 
-    async def remove(self, container_id: str, grace: timedelta | None = None) -> None:
+    async def remove(self, container_id: str) -> None:
         """The container is gone when this returns, with its anonymous volumes. Absent already is as good.
 
-        `grace` None: as its spawn wrote it down. Raises DestroyError, EngineUnreachable, EngineRefused.
+        Its grace is the one that its spawn wrote down. Raises DestroyError, EngineUnreachable, EngineRefused.
         """
         try:
-            granted = await self._engine.call("stop a container", lambda c: _ask_to_stop(c, container_id, grace))
+            granted = await self._engine.call("stop a container", lambda c: _ask_to_stop(c, container_id))
             if granted:
                 await self._await_end(container_id, granted)
             await self._engine.call(
@@ -77,13 +77,13 @@ class Stopper:
         )
 
 
-def _ask_to_stop(client: Client, container_id: str, grace: timedelta | None) -> timedelta | None:
+def _ask_to_stop(client: Client, container_id: str) -> timedelta | None:
     """Tell the container to stop, under its teardown's name. Returns the grace to wait, None where there is none."""
     found = client.inspect_container(container_id)
     labels = found["Config"].get("Labels") or {}
     if not is_stopping(found["Name"]):
         _rename(client, container_id, stopping_name(labels.get(AGENT_ID, container_id)))
-    granted = stop_grace(labels) if grace is None else grace
+    granted = stop_grace(labels)
     state = found["State"]
     if not state.get("Running") or state.get("Paused") or not granted:
         return None

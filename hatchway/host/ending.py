@@ -51,7 +51,7 @@ class Ending:
             log.warning("an agent's files stay: they will be deleted later", agent_id=agent_id, path=str(left))
 
     def signal_shim(self, agent_id: str, number: signal.Signals) -> bool:
-        """SIGTERM: end the agent with its grace. SIGUSR1: at once. False when there is no shim to be signalled."""
+        """SIGTERM: end the agent with its grace. False when there is no shim to be signalled."""
         started = self._records.forked(agent_id)
         return started is not None and started.boot_id == self._boot_id and send_signal(started.shim, number)
 

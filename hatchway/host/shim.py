@@ -170,7 +170,6 @@ class Shim:
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, self._on_stop)
-        signal.signal(signal.SIGUSR1, self._on_stop)
         go, let_go = os.pipe()
         complaint, complain = os.pipe()
         self.agent = os.fork()
@@ -202,11 +201,9 @@ class Shim:
             "started_at": time.time(),
         }
 
-    def _on_stop(self, number: int, _frame: object) -> None:
-        """SIGTERM: with the grace of the order. SIGUSR1: at once. Asked twice, the shorter grace counts."""
+    def _on_stop(self, _number: int, _frame: object) -> None:
+        """With the grace of the order, however often it is asked."""
         self.asked_to_stop = True
-        if number == signal.SIGUSR1:
-            self.grace = 0.0
 
     def watch(self) -> None:
         """Pump and reap until the agent has ended and nothing of its tree is left; then write how it ended."""
