@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from temporalio.client import Client
 
+from tests.integration.events.https_rig import Names
 from tests.support.customer import Customer, a_customer, fresh_agent_id
 from tests.support.namespaces import Namespaces
+from tests.support.tls_receiver import Receiver, a_receiver
 
 
 @pytest.fixture(scope="module")
@@ -37,3 +40,14 @@ async def customer(shared: Customer) -> AsyncIterator[Customer]:
     one = replace(shared, queue=f"queue-{fresh_agent_id()}", _running=[])
     yield one
     await one.stop()
+
+
+@pytest.fixture
+async def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+    return Names(monkeypatch)
+
+
+@pytest.fixture
+async def receiver(tmp_path: Path) -> AsyncIterator[Receiver]:
+    async with a_receiver(tmp_path) as one:
+        yield one
