@@ -131,7 +131,7 @@ class ReapActivities:
 
     async def _kept_by_their_workflows(self, condemned: Iterable[Judged], taken: Pass) -> set[str]:
         """Rows that are overdue by a restored backup, and agents that have registered since: they have their
-        registration back, and live. So does, for now, whose workflow's history cannot be read in this pass.
+        registration back, and live. Whose workflow's history cannot be read is left to the next pass.
         """
         overdue = [judged for judged in condemned if judged.judgement.rule is Rule.OVERDUE] if self._restoring else []
         kept = {judged.candidate.agent_id for judged in overdue}

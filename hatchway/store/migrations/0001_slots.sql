@@ -314,8 +314,8 @@ begin
   return jsonb_build_object('answer', 'bound-to-host', 'host_id', s.host_id);
 end $$;
 
--- Before any effect on a container engine, or in a cloud's region: which one. An operator's host id may come to mean another, and what that one
--- does not have is not gone. Answers the engine that the first attempt named, or null: no effect. args: agent_id, engine
+-- Before any effect on a container engine, or in a cloud's region: which one. An operator's host id may come to mean
+-- another, and what that one does not have is not gone. Answers the engine that the first attempt named, or null: no effect. args: agent_id, engine
 create function hatchway_stamp_engine(args jsonb) returns jsonb
 language plpgsql set search_path = public, pg_temp as $$
 declare

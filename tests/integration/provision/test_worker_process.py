@@ -189,7 +189,7 @@ async def test_a_worker_whose_clock_is_wrong_provisions_all_the_same(
 
 
 async def _clock_of(environ: Mapping[str, str]) -> float:
-    """What a process that is started with this environment takes for now."""
+    """The time of day to a process that is started with this environment."""
     asked = await asyncio.create_subprocess_exec(
         sys.executable, "-c", "import time; print(time.time())",
         env={**os.environ, **environ}, stdout=asyncio.subprocess.PIPE,
