@@ -187,23 +187,29 @@ class Lab:
     async def signal(self, started: Started, name: str, payload: Any) -> None:
         await self.handle(started).signal(name, payload)
 
-    async def reset(self, started: Started, *, to_start: bool = False, to_task: int | None = None) -> Started:
-        """`temporal workflow reset`: to the first workflow task, to that one, or to the last one that is complete."""
+    async def reset(self, started: Started, *, to_start: bool = False, after_spawn: int | None = None) -> Started:
+        """`temporal workflow reset`: to the first workflow task, or to the last one that is complete, or to that one
+        of those that were completed after the spawn had been asked for, counted from 0.
+        """
         handle = self.handle(started)
         run_id = (await handle.describe()).run_id
-        finished = [
-            event.event_id
-            async for event in self.temporal.get_workflow_handle(
-                started.workflow_id, run_id=run_id
-            ).fetch_history_events()
-            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
-        ]
+        finished: list[int] = []
+        finished_after_spawn: list[int] = []
+        spawn_asked = False
+        async for event in self.run_of(started, run_id).fetch_history_events():
+            if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+                asked = event.activity_task_scheduled_event_attributes.activity_type.name
+                spawn_asked = spawn_asked or asked == "spawn"
+            elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+                (finished_after_spawn if spawn_asked else finished).append(event.event_id)
+        finished += finished_after_spawn
+        to = finished_after_spawn[after_spawn] if after_spawn is not None else finished[0 if to_start else -1]
         answer = await self.temporal.workflow_service.reset_workflow_execution(
             ResetWorkflowExecutionRequest(
                 namespace=self.temporal.namespace,
                 workflow_execution=WorkflowExecution(workflow_id=started.workflow_id, run_id=run_id),
                 reason="by test",
-                workflow_task_finish_event_id=finished[to_task if to_task is not None else 0 if to_start else -1],
+                workflow_task_finish_event_id=to,
                 request_id=uuid.uuid4().hex,
             )
         )

@@ -25,6 +25,7 @@ from hatchway.task_queues import spawn_queue
 from tests.support.lab import SCALER, Lab
 from tests.support.namespaces import until
 from tests.support.scripted import Gate, straight_on
+from tests.support.stack import laptop
 from tests.support.states import AT
 
 S = ProvisionState
@@ -196,6 +197,35 @@ async def test_a_destruction_that_nobody_else_would_do_is_brought_to_its_end(
     assert attempt.task.cancelled()
     assert held.agent_id not in lab.cloud.live
     assert tries == 2
+
+
+@pytest.mark.parametrize("found", ["by the cut", "at its confirmation"])
+@pytest.mark.parametrize(("grace_s", "stands"), [(30, False), (0, True)])
+async def test_an_unwanted_agent_has_its_scalers_stop_grace_on_top_of_what_its_backend_needs(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, found: str, grace_s: int, stands: bool
+) -> None:
+    """It takes longer to stop than all the time that the backend has without a grace."""
+    await lab.stop_host(lab.backend.host_id)
+    await lab.apply(laptop(stopGraceSeconds=grace_s))
+    monkeypatch.setattr(unwanted, "DESTROY_S", 0.3)
+    lab.backend.after_create = created = Gate()
+    lab.backend.before_destroy = _stops_slowly
+    held = await _a_slot(lab)
+    attempt = Attempt(lab, held)
+    await created.reached.wait()
+    await _gone(lab, held)
+
+    if found == "by the cut":
+        attempt.cut(CUTS["given up"])
+    created.open()
+    await attempt.ended()
+
+    assert (held.agent_id in lab.cloud.live) is stands
+    assert _asked_to_destroy(lab) == 1
+
+
+async def _stops_slowly(_agent_id: str) -> None:
+    await asyncio.sleep(1.5)
 
 
 @pytest.mark.parametrize("at", ["before the cut", "not cut"])

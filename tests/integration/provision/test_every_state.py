@@ -87,8 +87,8 @@ async def test_a_reset_of_an_ended_provision_is_refused(lab: Lab) -> None:
     await lab.nothing_left()
 
 
-@pytest.mark.parametrize("to_task", [1, 2, 3])
-async def test_a_reset_of_an_ended_provision_to_its_middle_ends_as_its_job_did(lab: Lab, to_task: int) -> None:
+@pytest.mark.parametrize("task", [0, 1, 2])
+async def test_a_reset_of_an_ended_provision_to_its_middle_ends_as_its_job_did(lab: Lab, task: int) -> None:
     """It has forgotten the adoption, whose update nobody sends again. What the job came to is known to the store."""
     started = await lab.provision(job_id="job-1", adoption_timeout=3.0)
     await lab.reaches(started, S.AWAITING_ADOPTION)
@@ -96,7 +96,7 @@ async def test_a_reset_of_an_ended_provision_to_its_middle_ends_as_its_job_did(l
     await lab.complete(started)
     await lab.outcome(started)
 
-    again = await lab.reset(started, to_task=to_task)
+    again = await lab.reset(started, after_spawn=task)
     outcome = await lab.outcome(again)
 
     assert (outcome.end_reason, outcome.result) == (EndReason.COMPLETED, "succeeded")
