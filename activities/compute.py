@@ -145,10 +145,10 @@ class ComputeActivities:
                 lambda: self._slots.confirm_spawned(ask.agent_id, compute.model_dump(mode="json"), ask.adoption_timeout)
             )
         except asyncio.CancelledError:
-            await to_its_end(self._unwanted.after_a_cut(row))
+            await to_its_end(self._unwanted.after_a_cut(row, spec.stop_grace))
             raise
         if confirmed is None:
-            gone = await to_its_end(self._unwanted.destroy(row, compute))
+            gone = await to_its_end(self._unwanted.destroy(row, spec.stop_grace, compute))
             what_of_it = "has been removed again" if gone else "could not be removed yet"
             raise closing(f"it was closed while its compute was being made, which {what_of_it}")
         return compute

@@ -15,6 +15,7 @@ hears that it was given to another. The same compute may have been taken over by
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import structlog
 from temporalio import activity
@@ -32,7 +33,8 @@ log = structlog.get_logger(__name__)
 ASK_S = 5.0
 """How long the database may take to say whether the agent is wanted. Somebody may wait for the cut to go through."""
 DESTROY_S = 60.0
-"""How long is tried to destroy it: a cloud's instance takes half a minute to go. No teardown may come after this."""
+"""How long is tried to destroy it, beside the grace that its agent has to stop: a cloud's instance takes half a minute
+to go. No teardown may come after this."""
 PAUSE_S = 1.0
 
 
@@ -41,10 +43,11 @@ class Unwanted:
         self._backends = backends
         self._slots = slots
 
-    async def after_a_cut(self, row: SpawnRow) -> None:
+    async def after_a_cut(self, row: SpawnRow, stop_grace: timedelta) -> None:
         """Destroy what a spawn that was cut short may have asked for, if nobody wants it and nobody else will.
 
-        `row`: as it was when the attempt began. Raises nothing: it is a cancellation that goes on from here.
+        `row`: as it was when the attempt began. `stop_grace`: what its agent was made with. Raises nothing: it is a
+        cancellation that goes on from here.
         """
         try:
             async with asyncio.timeout(ASK_S):
@@ -61,21 +64,21 @@ class Unwanted:
         elif now is not None and _called_off():
             log.info("spawn_cut_short", agent_id=row.agent_id, what="its compute stands: its teardown is next")
         else:
-            await self._destroy_or_say(now or row)
+            await self._destroy_or_say(now or row, stop_grace)
 
-    async def _destroy_or_say(self, row: SpawnRow) -> None:
+    async def _destroy_or_say(self, row: SpawnRow, stop_grace: timedelta) -> None:
         try:
-            await self.destroy(row)
+            await self.destroy(row, stop_grace)
         except Exception:  # a bug must not take the place of the cancellation, which tells Temporal what happened
             log.exception("unwanted_compute_left", agent_id=row.agent_id, host_id=row.host_id)
 
-    async def destroy(self, row: SpawnRow, compute: ComputeRef | None = None) -> bool:
+    async def destroy(self, row: SpawnRow, stop_grace: timedelta, compute: ComputeRef | None = None) -> bool:
         """Until it is gone, or its target has accepted that, or the time is up. False: it may still stand."""
         facts = TeardownFacts(backend_type=row.backend_type or "", host_id=row.host_id or "")
         facts = (row.teardown_facts or facts).model_copy(update={"compute": compute} if compute else {})
         trouble = "no answer"
         try:
-            async with asyncio.timeout(DESTROY_S):
+            async with asyncio.timeout(DESTROY_S + stop_grace.total_seconds()):
                 while True:
                     try:
                         await self._backends.of(row.backend_type).destroy(row.agent_id, facts, _reason(row))
