@@ -45,7 +45,6 @@ from hatchway.config.ec2_schema import Ec2LabelSet
 from hatchway.config.schema import Scaler, ScalerType
 from hatchway.errors import DestroyError, HatchwayError, PermanentSpawnError, SpawnCode
 from hatchway.model import ComputeExit, ComputeRef, ScaleDownReason, TeardownFacts
-from hatchway.through_cancel import to_its_end
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -112,12 +111,14 @@ class Ec2Backend:
     async def spawn(self, spec: SpawnSpec, progress: Progress) -> ComputeRef:
         """Take the first offer that there is; or find what an earlier attempt made, in whatever state it is.
 
+        A cancel waits for a launch that is under way, and for nothing else: no further offer is asked for.
+
         An instance that an earlier attempt made keeps that attempt's environment, claim included.
         """
         place = self._place_of(spec.scaler)
         try:
             ec2 = refuse_what_cannot_run(spec, self._installation_id, secrets_of_worker(os.environ))
-            return await to_its_end(self._make(place, spec, ec2, progress))
+            return await self._make(place, spec, ec2, progress)
         except Ec2Refused as e:
             raise ec2_error(e) from None
         except Ec2Unreachable as e:

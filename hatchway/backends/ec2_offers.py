@@ -19,6 +19,7 @@ from hatchway.backends.ec2_instances import Instance, Instances, chosen
 from hatchway.backends.ec2_request import Image, Placement, placements, run_instances
 from hatchway.config.ec2_schema import Ec2LabelSet
 from hatchway.errors import SpawnCode, TransientSpawnError
+from hatchway.through_cancel import to_its_end
 
 log = structlog.get_logger(__name__)
 
@@ -79,7 +80,9 @@ class Walk:
         for number in range(TOKENS):
             ask = run_instances(self._spec, self._ec2, image, placement, text, number)
             try:
-                answer = await self._client.call("run_instances", **ask)
+                # A launch cannot be taken back: whoever cancels looks for what came of it, so it must be over by then.
+                # Around this call alone, or the walk would go on to offers that nobody waits for any more.
+                answer = await to_its_end(self._client.call("run_instances", **ask))
             except Ec2Refused as e:
                 if e.code not in (MISMATCH, ENDED):
                     raise

@@ -13,7 +13,8 @@ from temporalio.client import WorkflowFailureError
 from hatchway.model import ProvisionState
 from tests.contract.backend import Behaviour, destroy, fresh_agent_id, silent, spec_for
 from tests.support.fake_ec2.cloud import FakeEc2
-from tests.support.fake_ec2.contract import Ec2Harness
+from tests.support.fake_ec2.contract import INSTALLATION, Ec2Harness
+from tests.support.fake_ec2.specs import ec2_scaler, ec2_spec
 from tests.support.fake_ec2.wire import Parameters
 from tests.support.namespaces import until
 from tests.support.stack import Stack
@@ -23,14 +24,15 @@ Run = Callable[..., AbstractAsyncContextManager[Stack]]
 
 
 class Launch:
-    """Holds the answer to a launch, once its instance is there."""
+    """Holds the answer to a launch, once its instance is there; or what else is said to be held."""
 
-    def __init__(self, cloud: FakeEc2) -> None:
+    def __init__(self, cloud: FakeEc2, action: str = "RunInstances", when: str = "after") -> None:
         self.made, self._may_answer = threading.Event(), threading.Event()
+        self._holds = (action, when)
         cloud.held = self._hold
 
     def _hold(self, action: str, _parameters: Parameters, when: str) -> None:
-        if (action, when) == ("RunInstances", "after"):
+        if (action, when) == self._holds:
             self.made.set()
             self._may_answer.wait(60)
 
@@ -81,6 +83,34 @@ async def test_an_attempt_that_found_an_instance_ends_none_when_it_is_cancelled(
     assert spawning.cancelled()
     assert await harness.backend.find(agent_id) == ref
     assert len(cloud.live(agent_id)) == 1
+
+
+@pytest.mark.scenario("S18")
+@pytest.mark.parametrize(("during", "launches"), [("DescribeImages", 0), ("DescribeInstances", 0), ("RunInstances", 1)])
+async def test_a_spawn_that_is_cancelled_on_its_way_through_the_offers_asks_for_no_further_one(
+    harness: Ec2Harness, cloud: FakeEc2, during: str, launches: int
+) -> None:
+    """The call that is under way is let to its end, and refused: there would be two more offers."""
+    agent_id = fresh_agent_id()
+    cloud.mischief.short_of = {"m7i.large spot"}
+    wanted = Launch(cloud, during, "before")
+    offers = [
+        {"instanceType": "m7i.large", "spot": True},
+        {"instanceType": "m7i.large"},
+        {"instanceType": "m7i.xlarge"},
+    ]
+    scaler = ec2_scaler(cloud.url, ec2={"userData": "exec sleep 3600", "offers": offers})
+    spec = ec2_spec(scaler, agent_id, {"KICI_AGENT_ID": agent_id}, INSTALLATION, asked_before=True)
+    spawning = asyncio.ensure_future(harness.backend.spawn(spec, silent))
+    await wanted.is_made()
+
+    spawning.cancel()
+    wanted.answer()
+    await asyncio.wait([spawning])
+
+    assert spawning.cancelled()
+    assert cloud.calls["RunInstances"] == launches
+    assert cloud.of(agent_id) == []
 
 
 @pytest.mark.scenario("S18")
