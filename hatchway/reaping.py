@@ -6,6 +6,7 @@
     anybody     of whom nobody knows the owner, the gateway or the workflow ► spared, until an operator forgets it
     registered  no gateway was there for long enough to hear it ───────────► spared: we are blind
                 silent for the flap grace, and nobody is left who waits ───► heartbeat-timeout
+                …, and its gateway too, while its way led to another one ──► heartbeat-timeout
                 silent for the stranded timeout ───────────────────────────► heartbeat-timeout
     others      their workflow is gone for the flap grace, or did not act
                 on its deadline for so long ───────────────────────────────► adoption-timeout
@@ -68,6 +69,15 @@ NEVER_WAS = Workflow(open=False)
 
 
 @dataclass(frozen=True, slots=True)
+class Way:
+    """How an agent comes to a gateway. The same URL may lead elsewhere, or nowhere, from another host or network."""
+
+    scaler: str
+    host_id: str
+    orchestrator_url: str
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """What is known of one agent that holds a slot, as of one moment."""
 
@@ -85,6 +95,11 @@ class Candidate:
     """The last heartbeat of the gateway that heard it last. None: that one is not known any more."""
     gateway_since: datetime | None = None
     """Since when a gateway that is alive has been so, of all of them the longest. None: none is alive."""
+    way: Way | None = None
+    """None: its host, or the URL that it was given, is not known."""
+    reached_since: datetime | None = None
+    """Since when agents that came the same way have been heard of without a gap, and still are, at a gateway that is
+    alive; of all such the longest. Looked for only where its own gateway is silent. None: nobody knows of any."""
     deadline_at: datetime | None = None
     closing_at: datetime | None = None
     end_reason: EndReason | None = None
@@ -132,6 +147,10 @@ class Rule(StrEnum):
     BLIND = "no gateway has been alive for the flap grace: nobody could have heard it"
     LEFT = "silent for the flap grace, and its workflow is gone"
     DESERTED = "silent for the flap grace, as is its gateway, and another one was there to go to"
+    NOWHERE = (
+        "silent, as is its gateway; no other one has heard agents of its scaler, host and orchestratorUrl for the flap "
+        "grace: it may have nowhere to go, and has until the stranded timeout"
+    )
     STRANDED = "silent for the stranded timeout"
     ABANDONED = "never registered, and its workflow is gone for the flap grace"
     OVERDUE = "never registered, and its workflow has not acted on its deadline for the flap grace"
@@ -208,13 +227,24 @@ def _judge_registered(candidate: Candidate, absence: timedelta, windows: Windows
         return Judgement(Rule.BLIND)
     if candidate.workflow is not None and not candidate.workflow.open:
         return Judgement(Rule.LEFT, EndReason.HEARTBEAT_TIMEOUT)
-    # The gateway that is alive is another one then: its own is silent for longer than one that lives.
-    silent = max(windows.flap_grace, windows.instance_timeout)
-    if candidate.gateway_seen_at is None or now - candidate.gateway_seen_at >= silent:
+    deserted = has_lost_its_gateway(candidate, windows, now)
+    if deserted and candidate.reached_since is not None and now - candidate.reached_since >= windows.flap_grace:
         return Judgement(Rule.DESERTED, EndReason.HEARTBEAT_TIMEOUT)
     if absence >= windows.stranded_timeout:
         return Judgement(Rule.STRANDED, EndReason.HEARTBEAT_TIMEOUT)
-    return Judgement(Rule.SPARED)
+    return Judgement(Rule.NOWHERE if deserted else Rule.SPARED)
+
+
+def has_lost_its_gateway(candidate: Candidate, windows: Windows, now: datetime) -> bool:
+    """Whether it is silent for the flap grace, and the gateway that heard it last for so long that it does not live.
+
+    A gateway that is alive is another one then.
+    """
+    absence = candidate.absence(now)
+    if candidate.closing or absence is None or absence < windows.flap_grace:
+        return False
+    silent = max(windows.flap_grace, windows.instance_timeout)
+    return candidate.gateway_seen_at is None or now - candidate.gateway_seen_at >= silent
 
 
 def _judge_unregistered(candidate: Candidate, windows: Windows, now: datetime) -> Judgement:

@@ -37,7 +37,7 @@ def create_app(settings: GatewaySettings, db: Database, temporal: Client) -> Fas
     Its lifespan keeps this gateway's own heartbeat going.
     """
     instance_id, release = settings.instance, version("hatchway")
-    presence, outcomes = Presence(db), Outcomes(db)
+    presence, outcomes = Presence(db, agent_heartbeat=settings.heartbeat_interval), Outcomes(db)
     patience = Patience(settings.answer_timeout)
     provisions = Provisions(temporal, settings.answer_timeout)
 

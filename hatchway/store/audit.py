@@ -13,7 +13,7 @@ from hatchway.store.rows import FAR_AHEAD, LONG_AGO
 
 _JUDGED_BY: dict[LiteralString, tuple[LiteralString, tuple[LiteralString, ...]]] = {
     "scaler_spawning_agents": ("agent_id", ("spawned_at", "adopted_at", "deadline_at", "closing_at")),
-    "scaler_agent_presence": ("agent_id", ("last_seen_at",)),
+    "scaler_agent_presence": ("agent_id", ("last_seen_at", "heard_since")),
     "scaler_instances": ("instance_id", ("last_seen_at", "alive_since")),
 }
 """What a verdict hangs on, by table: the key and the times."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from hatchway import heartbeats
 from hatchway.store.adoption import INSTANCE_TIMEOUT
 from hatchway.store.pool import Database
 from hatchway.store.rows import seconds
@@ -47,9 +48,16 @@ class Instance:
 
 
 class Presence:
-    def __init__(self, db: Database, instance_timeout: timedelta = INSTANCE_TIMEOUT) -> None:
+    def __init__(
+        self,
+        db: Database,
+        instance_timeout: timedelta = INSTANCE_TIMEOUT,
+        agent_heartbeat: timedelta = heartbeats.AGENT,
+    ) -> None:
         self._db = db
         self._instance_timeout = instance_timeout
+        self._gap = heartbeats.BEATS * agent_heartbeat
+        """Who was silent for longer was out of reach. What is said of that way begins anew."""
 
     async def beat(self, instance_id: str, agents: Iterable[tuple[str, str]]) -> dict[str, BeatAnswer]:
         """Record a batch of heartbeats, (agent_id, registration_id) each, in one statement. An answer for each."""
@@ -57,7 +65,9 @@ class Presence:
         batch = list(dict(agents).items())
         if not batch:
             return {}
-        answers = await self._db.call("hatchway_beat", {"instance_id": instance_id, "agents": batch})
+        answers = await self._db.call(
+            "hatchway_beat", {"instance_id": instance_id, "agents": batch, "gap_s": seconds(self._gap)}
+        )
         return {
             a["agent_id"]: BeatAnswer(
                 Beat(a["answer"]), a["end_reason"], a["drain"], a["job_id"], a["run_id"], a["idle"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from hatchway.model import EndReason
-from hatchway.reaping import Candidate, Rule, Windows, silence_needed
+from hatchway.reaping import Candidate, Rule, Way, Windows, has_lost_its_gateway, silence_needed
 from hatchway.store.pool import Database
 from hatchway.store.rows import SpawnRow, instant, is_a_time, moment, seconds
 
@@ -62,17 +62,39 @@ class Reaping:
 
     async def pages(self, windows: Windows, walk: int = WALK) -> AsyncGenerator[Page, None]:
         """Everybody whom the reaper may have something to say about, in pages by agent id, each one read."""
+        reached: dict[Way, datetime | None] = {}
         after: str | None = ""
         while after is not None:
             page = await self._db.call("hatchway_reap_page", {"after": after, "walk": walk, **_sight(windows)})
-            since = moment(page["gateway_since"])
+            now, since = instant(page["now"]), moment(page["gateway_since"])
             found = [_found(one, since) for one in page["candidates"]]
+            readable = [one for one in found if _is_readable(one)]
             yield Page(
-                instant(page["now"]),
-                [one for one in found if _is_readable(one)],
+                now,
+                await self._with_where_to_go(readable, reached, windows, now),
                 [one.row.agent_id for one in found if not _is_readable(one)],
             )
             after = page["next"]
+
+    async def _with_where_to_go(
+        self, found: list[Found], reached: dict[Way, datetime | None], windows: Windows, now: datetime
+    ) -> list[Found]:
+        """The same, with what is known of other gateways for those whose own is gone.
+
+        Each way is looked at once in a pass, and kept in `reached`: where a gateway dies there may be as many as hosts,
+        on every page. The condemnation looks again.
+        """
+        lost = {one.candidate.way for one in found if has_lost_its_gateway(one.candidate, windows, now)}
+        if new := [way for way in lost if way is not None and way not in reached]:
+            answer = await self._db.call("hatchway_reached", {"ways": [asdict(way) for way in new], **_sight(windows)})
+            reached.update(dict.fromkeys(new))
+            reached.update({Way(**one["way"]): moment(one["since"]) for one in answer})
+        return [
+            replace(one, candidate=replace(one.candidate, reached_since=reached.get(one.candidate.way)))
+            if one.candidate.way in lost and one.candidate.way is not None
+            else one
+            for one in found
+        ]
 
     async def condemn(self, sentences: Iterable[Sentence], windows: Windows) -> list[SpawnRow]:
         """Set them closing in one transaction, where all that they are condemned for is still true by the database.
@@ -88,6 +110,8 @@ class Reaping:
                         "state_version": sentence.candidate.state_version,
                         "end_reason": sentence.end.value,
                         "absent_s": seconds(silence_needed(sentence.rule, windows)),
+                        "deserted": sentence.rule is Rule.DESERTED,
+                        "way": sentence.candidate.way and asdict(sentence.candidate.way),
                     }
                     for sentence in sentences
                 ],
@@ -136,7 +160,11 @@ class Reaping:
 
 
 def _sight(windows: Windows) -> dict[str, float | None]:
-    return {"flap_grace_s": seconds(windows.flap_grace), "silent_s": seconds(windows.instance_timeout)}
+    return {
+        "flap_grace_s": seconds(windows.flap_grace),
+        "silent_s": seconds(windows.instance_timeout),
+        "agent_timeout_s": seconds(windows.agent_timeout),
+    }
 
 
 def _is_readable(found: Found) -> bool:
@@ -147,6 +175,7 @@ def _is_readable(found: Found) -> bool:
 
 def _found(one: Mapping[str, Any], gateway_since: datetime | None) -> Found:
     row = SpawnRow.from_json(one["row"])
+    url = one["orchestrator_url"]
     return Found(
         Candidate(
             agent_id=row.agent_id,
@@ -160,6 +189,7 @@ def _found(one: Mapping[str, Any], gateway_since: datetime | None) -> Found:
             last_seen_at=moment(one["last_seen_at"]),
             gateway_seen_at=moment(one["gateway_seen_at"]),
             gateway_since=gateway_since,
+            way=Way(row.scaler, row.host_id, url) if row.host_id and url else None,
             deadline_at=row.deadline_at,
             closing_at=row.closing_at,
             # A word that only another release knows is none to this one.

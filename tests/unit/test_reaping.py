@@ -15,6 +15,7 @@ from hatchway.reaping import (
     Action,
     Candidate,
     Rule,
+    Way,
     Windows,
     Workflow,
     depends_on_workflow,
@@ -34,12 +35,15 @@ def ago(seconds: float) -> datetime:
 
 
 def registered(absent: float, **facts: object) -> Candidate:
-    """A busy agent that was last heard of so many seconds ago, with a gateway that has been there for long."""
+    """A busy agent that was last heard of so many seconds ago, with a gateway that has been there for long, and that
+    agents which came the same way are heard of at.
+    """
     return Candidate(
         **{
             "agent_id": "a1", "spawned_at": ago(7200), "workflow_id": "w1", "first_run_id": "r1", "owner": "worker-1",
             "adopted_by": "gateway-1", "adopted_at": ago(7100), "last_seen_at": ago(absent),
-            "gateway_seen_at": ago(5), "gateway_since": ago(7000), "workflow": OPEN, **facts,
+            "gateway_seen_at": ago(5), "gateway_since": ago(7000), "reached_since": ago(7000), "workflow": OPEN,
+            **facts,
         }  # type: ignore[arg-type]
     )  # fmt: skip
 
@@ -101,6 +105,18 @@ CELLS: dict[str, tuple[Candidate, Rule, EndReason | None]] = {
     "silent for the grace, its gateway forgotten": (registered(120, gateway_seen_at=None), Rule.DESERTED, LOST),
     "silent for the grace, its gateway for less": (registered(120, gateway_seen_at=ago(119)), Rule.SPARED, None),
     "silent for less than the grace, its gateway gone": (registered(119, gateway_seen_at=None), Rule.SPARED, None),
+    "silent, its gateway gone, and no way known to another": (
+        registered(1799, gateway_seen_at=None, reached_since=None), Rule.NOWHERE, None),
+    "silent, its gateway gone, and another reached for less than the grace": (
+        registered(1799, gateway_seen_at=None, reached_since=ago(119)), Rule.NOWHERE, None),
+    "silent, its gateway gone, and another reached for the grace": (
+        registered(120, gateway_seen_at=None, reached_since=ago(120)), Rule.DESERTED, LOST),
+    "stranded, its gateway gone, and no way known to another": (
+        registered(1800, gateway_seen_at=None, reached_since=None), Rule.STRANDED, LOST),
+    "no way known to another, its workflow gone": (
+        registered(120, gateway_seen_at=None, reached_since=None, workflow=GONE), Rule.LEFT, LOST),
+    "no way known to another, Temporal silent": (
+        registered(120, gateway_seen_at=None, reached_since=None, workflow=None), Rule.NOWHERE, None),
     "silent just before the stranded timeout": (registered(1799), Rule.SPARED, None),
     "silent for the stranded timeout": (registered(1800), Rule.STRANDED, LOST),
     # not registered
@@ -160,6 +176,14 @@ def test_the_windows_are_those_of_the_configuration() -> None:
     assert Windows.of(asked) == Windows(*(timedelta(seconds=n) for n in (1, 2, 3, 4, 5)))
 
 
+@pytest.mark.parametrize("way", [None, Way("s1", "host-1", "http://gateway")])
+def test_whose_gateway_is_gone_is_not_given_up_for_that_without_a_sign_of_somewhere_to_go(way: Way | None) -> None:
+    for absent in lengths:
+        lost = registered(absent, gateway_seen_at=None, reached_since=None, way=way)
+
+        assert judge(lost, W, NOW).rule is not Rule.DESERTED
+
+
 # ── whatever the facts are ──────────────────────────────────────────────────────────────────────────────────────────
 
 lengths = (1, 44, 45, 46, 89, 90, 91, 119, 120, 121, 599, 600, 601, 1799, 1800, 1801, 9999)
@@ -173,8 +197,8 @@ workflows = st.none() | st.builds(
 )
 candidates = st.builds(
     Candidate, agent_id=st.just("a1"), spawned_at=moments, workflow_id=names, owner=names, adopted_by=names,
-    adopted_at=maybe, last_seen_at=maybe, gateway_seen_at=maybe, gateway_since=maybe, deadline_at=maybe,
-    closing_at=maybe, end_reason=st.none() | st.sampled_from(EndReason), condemned=st.booleans(),
+    adopted_at=maybe, last_seen_at=maybe, gateway_seen_at=maybe, gateway_since=maybe, reached_since=maybe,
+    deadline_at=maybe, closing_at=maybe, end_reason=st.none() | st.sampled_from(EndReason), condemned=st.booleans(),
     completed=st.booleans(), workflow=workflows, teardown_open=st.none() | st.booleans(),
 )  # fmt: skip
 standing = candidates.map(lambda candidate: replace(candidate, closing_at=None))

@@ -50,7 +50,7 @@ begin
   perform hatchway_register_token(v_agent);
   insert into scaler_agent_presence (agent_id, instance_id)
   values (v_agent, s.adopted_by)
-  on conflict (agent_id) do update set instance_id = excluded.instance_id, last_seen_at = now();
+  on conflict (agent_id) do update set instance_id = excluded.instance_id, last_seen_at = now(), heard_since = now();
   update scaler_failures set consecutive = 0, backoff_until = null
    where scaler_name = s.scaler_name and (consecutive > 0 or backoff_until is not null);
   return jsonb_build_object('answer', 'adopted', 'row', hatchway_row(s));

@@ -38,11 +38,12 @@ begin
      set consumed_at = now(),
          consumed_nonce_hash = case claim_hash when c.claim_hash then args->>'nonce_hash' else 'spent' end
    where agent_id = c.agent_id and consumed_at is null;
-  insert into scaler_agent_tokens (token_hash, agent_id, claim_hash, labels, expires_at)
+  insert into scaler_agent_tokens (token_hash, agent_id, claim_hash, labels, expires_at, orchestrator_url)
   values (args->>'token_hash', c.agent_id, c.claim_hash, c.labels,
-          now() + make_interval(secs => c.agent_token_ttl_ms / 1000.0))
+          now() + make_interval(secs => c.agent_token_ttl_ms / 1000.0), nullif(c.orchestrator_url, ''))
   on conflict (agent_id) do update
-     set token_hash = excluded.token_hash, claim_hash = excluded.claim_hash, expires_at = excluded.expires_at;
+     set token_hash = excluded.token_hash, claim_hash = excluded.claim_hash, expires_at = excluded.expires_at,
+         orchestrator_url = excluded.orchestrator_url;
   return jsonb_build_object('answer', 'redeemed', 'agent_id', c.agent_id);
 end $$;
 
@@ -60,7 +61,9 @@ language sql stable security definer set search_path = public, pg_temp as $$
      and (t.expires_at is null or t.expires_at > now()) $$;
 
 -- A batch of heartbeats. Presence rows are locked in one order by everybody, and only updated, never inserted: an
--- insert could land after the release that deleted the row. args: instance_id, agents [[agent_id, registration_id]]
+-- insert could land after the release that deleted the row.
+-- args: instance_id, agents [[agent_id, registration_id]], gap_s (after such a silence it counts as heard of anew; null:
+-- after any, so that it vouches for nothing)
 create function hatchway_beat(args jsonb) returns jsonb
 language plpgsql security definer set search_path = public, pg_temp as $$
 declare
@@ -69,7 +72,10 @@ declare
 begin
   perform from scaler_agent_presence where agent_id = any (v_agents) order by agent_id for no key update;
   update scaler_agent_presence p
-     set last_seen_at = now(), instance_id = args->>'instance_id'
+     set last_seen_at = now(),
+         instance_id = args->>'instance_id',
+         heard_since = case when p.last_seen_at >= now() - make_interval(secs => (args->>'gap_s')::double precision)
+                            then p.heard_since else now() end
     from jsonb_array_elements(args->'agents') x
     join scaler_spawning_agents s on s.agent_id = x->>0 and s.registration_id = x->>1
    where p.agent_id = s.agent_id and s.state <> 'closing';

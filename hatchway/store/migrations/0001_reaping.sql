@@ -16,6 +16,31 @@ create function hatchway_gateway_since(args jsonb) returns timestamptz language 
      and last_seen_at > now() - make_interval(secs => (args->>'silent_s')::double precision)
      and isfinite(last_seen_at) and isfinite(alive_since) $$;
 
+-- Since when there has been somewhere to go on each of these ways: agents that came the same way are heard of at a
+-- gateway that is alive, and have been without a gap; of all such, the longest. A way that is not in the answer led
+-- nobody anywhere, for all that is known. A way is more than its URL: the same one may lead elsewhere from another host,
+-- or to nothing from another scaler's networks.
+-- args: ways [{scaler, host_id, orchestrator_url}], agent_timeout_s (within which an agent was heard of), silent_s
+create function hatchway_reached(args jsonb) returns jsonb
+language sql stable set search_path = public, pg_temp as $$
+  select coalesce(jsonb_agg(jsonb_build_object('way', w.way, 'since', reached.since)), '[]')
+    from (select distinct way from jsonb_array_elements(args->'ways') way) w
+   cross join lateral (
+      select min(greatest(i.alive_since, p.heard_since)) since
+        from scaler_spawning_agents s
+        join scaler_agent_tokens t using (agent_id)
+        join scaler_agent_presence p using (agent_id)
+        join scaler_instances i on i.instance_id = p.instance_id
+       where s.scaler_name = w.way->>'scaler'
+         and s.host_id = w.way->>'host_id'
+         and t.orchestrator_url = w.way->>'orchestrator_url'
+         and p.last_seen_at > now() - make_interval(secs => (args->>'agent_timeout_s')::double precision)
+         and isfinite(p.last_seen_at) and isfinite(p.heard_since)
+         and i.kind = 'gateway'
+         and i.last_seen_at > now() - make_interval(secs => (args->>'silent_s')::double precision)
+         and isfinite(i.last_seen_at) and isfinite(i.alive_since)) reached
+   where reached.since is not null $$;
+
 -- The next agents in the order of their ids, `walk` of them at most, and of those the ones that a reaper may have
 -- something to say about. `next`: where to go on, null at the end. args: after, walk, flap_grace_s, silent_s
 create function hatchway_reap_page(args jsonb) returns jsonb
@@ -34,6 +59,7 @@ begin
            'next', case when count(*) = v_walk then max(s.agent_id) end,
            'candidates', coalesce(jsonb_agg(jsonb_build_object(
                'row', to_jsonb(s) || jsonb_build_object('read_at', now()),
+               'orchestrator_url', t.orchestrator_url,
                'last_seen_at', p.last_seen_at,
                'gateway_seen_at', (select i.last_seen_at from scaler_instances i
                                     where i.instance_id = coalesce(p.instance_id, s.adopted_by)),
@@ -52,31 +78,42 @@ begin
     left join lateral (
       select instance_id, last_seen_at from scaler_agent_presence where agent_id = s.agent_id limit 1) p on true
     left join lateral (
+      select orchestrator_url from scaler_agent_tokens where agent_id = s.agent_id limit 1) t on true
+    left join lateral (
       select agent_id from scaler_agent_jobs where agent_id = s.agent_id and completed_at is not null limit 1) j on true;
   return answer;
 end $$;
 
 -- Sets agents closing on facts that are still true: each row is as it was read, and who has registered has still not been
--- heard of for `absent_s`, while a gateway was there to hear it. Answers the rows of those; the others are left to the
+-- heard of for `absent_s`, while a gateway was there to hear it. A deserted one's own gateway is still silent, and its way
+-- still leads to another. Answers the rows of those; the others are left to the
 -- next pass. The presence row is locked too, which keeps the next heartbeat waiting: by the version alone, agents were
 -- condemned between two heartbeats. Nobody is waited for: who has a row locked is about to tell something of its agent.
--- Row order: spawn, claim, presence. args: agents [{agent_id, state_version, end_reason, absent_s}], flap_grace_s,
--- silent_s
+-- Row order: spawn, claim, presence. args: agents [{agent_id, state_version, end_reason, absent_s, deserted, way}],
+-- flap_grace_s, silent_s, agent_timeout_s
 create function hatchway_condemn(args jsonb) returns jsonb
 language plpgsql set search_path = public, pg_temp as $$
 declare
-  v_sees    boolean := coalesce(
-              hatchway_gateway_since(args) <= now() - make_interval(secs => (args->>'flap_grace_s')::double precision),
-              false);
+  v_grace   interval := make_interval(secs => (args->>'flap_grace_s')::double precision);
+  v_silent  interval := make_interval(secs => (args->>'silent_s')::double precision);
+  v_sees    boolean := coalesce(hatchway_gateway_since(args) <= now() - v_grace, false);
+  v_ways    jsonb := jsonb_path_query_array(args, '$.agents[*] ? (@.deserted == true).way');
+  v_reached jsonb := '[]';
   c         record;
   s         scaler_spawning_agents;
   p         scaler_agent_presence;
   condemned jsonb := '[]';
 begin
+  if v_ways <> '[]' then
+    select coalesce(jsonb_agg(r->'way'), '[]') into v_reached
+      from jsonb_array_elements(hatchway_reached(args || jsonb_build_object('ways', v_ways))) r
+     where (r->>'since')::timestamptz <= now() - v_grace;
+  end if;
   for c in
     select *
       from jsonb_to_recordset(args->'agents')
-           x (agent_id text, state_version bigint, end_reason text, absent_s double precision)
+           x (agent_id text, state_version bigint, end_reason text, absent_s double precision, deserted boolean,
+              way jsonb)
      order by agent_id
   loop
     select * into s
@@ -89,6 +126,11 @@ begin
       select * into p from scaler_agent_presence where agent_id = s.agent_id for no key update skip locked;
       continue when not found and exists (select from scaler_agent_presence where agent_id = s.agent_id);
       continue when coalesce(p.last_seen_at, s.adopted_at, s.spawned_at) > now() - make_interval(secs => c.absent_s);
+      continue when c.deserted
+                and (not v_reached @> jsonb_build_array(c.way)
+                     or exists (select from scaler_instances i
+                                 where i.instance_id = coalesce(p.instance_id, s.adopted_by)
+                                   and i.last_seen_at > now() - greatest(v_grace, v_silent)));
     end if;
     update scaler_spawning_agents
        set state = 'closing', end_reason = c.end_reason, closing_at = now(), state_version = state_version + 1

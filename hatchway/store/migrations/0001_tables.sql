@@ -192,13 +192,14 @@ create index scaler_pending_claims_agent on scaler_pending_claims (agent_id);
 create index scaler_pending_claims_expires on scaler_pending_claims (expires_at);
 
 create table scaler_agent_tokens (
-  token_hash    text primary key,
-  agent_id      text not null unique references scaler_spawning_agents on delete cascade,
-  claim_hash    text not null,
-  labels        jsonb not null default '[]',
-  minted_at     timestamptz not null default now(),
-  expires_at    timestamptz,                            -- null from registration on: it lives as long as the row
-  registered_at timestamptz,
+  token_hash       text primary key,
+  agent_id         text not null unique references scaler_spawning_agents on delete cascade,
+  claim_hash       text not null,
+  labels           jsonb not null default '[]',
+  minted_at        timestamptz not null default now(),
+  expires_at       timestamptz,                         -- null from registration on: it lives as long as the row
+  registered_at    timestamptz,
+  orchestrator_url text,                                -- by which the agent finds a gateway; null: not known
   constraint registered_tokens_do_not_expire check ((registered_at is null) <> (expires_at is null))
 );
 
@@ -206,7 +207,8 @@ create table scaler_agent_tokens (
 create table scaler_agent_presence (
   agent_id     text primary key,
   instance_id  text not null,
-  last_seen_at timestamptz not null default now()
+  last_seen_at timestamptz not null default now(),
+  heard_since  timestamptz not null default now()       -- restarts after a gap in its heartbeats
 ) with (fillfactor = 50);
 
 create table scaler_instances (

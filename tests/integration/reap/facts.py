@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from hatchway.client import Started
+from hatchway.store.claims import Claims, Redeemed
 from hatchway.store.pool import Database
 from hatchway.store.presence import Presence
 from tests.support.lab import Lab
@@ -48,6 +49,25 @@ async def silent(db: Database, seconds: float, *agent_ids: str) -> None:
          where agent_id = any (%(agents)s) or cardinality(%(agents)s::text[]) = 0
         """,
         {"seconds": seconds, "agents": list(agent_ids)},
+    )
+
+
+async def redeemed(db: Database) -> None:
+    """Who was given a claim has redeemed it, as agents do before they register: its URL is the one that they go by."""
+    for (claim,) in await db.fetch_all("select claim_hash from scaler_pending_claims where consumed_at is null"):
+        assert isinstance(await Claims(db).redeem(claim, "nonce", f"token-of-{claim}"), Redeemed)
+
+
+async def heard_at(db: Database, name: str, agent: Started, for_s: float = 3600, registration: str = "r-1") -> None:
+    """The agent is heard of at this gateway now, and has been without a gap for so many seconds."""
+    await Presence(db).beat(name, [(agent.agent_id, registration)])
+    await db.fetch_all(
+        """
+        update scaler_agent_presence
+           set heard_since = now() - make_interval(secs => %(for_s)s)
+         where agent_id = %(agent)s
+        """,
+        {"agent": agent.agent_id, "for_s": for_s},
     )
 
 

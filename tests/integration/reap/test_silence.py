@@ -13,7 +13,7 @@ from hatchway.model import EndReason, ProvisionState
 from hatchway.reaping import Windows
 from hatchway.store.presence import Beat, Presence
 from hatchway.store.reaping import Reaping
-from tests.integration.reap.facts import aged, gateway, quick, silent, state_of, terminated
+from tests.integration.reap.facts import aged, gateway, heard_at, quick, redeemed, silent, state_of, terminated
 from tests.support.lab import Lab
 from tests.support.namespaces import until
 from tests.support.scripted import Gate
@@ -129,15 +129,19 @@ async def test_a_gateway_that_dies_loses_nobody_who_registers_at_another(usual: 
 
 
 async def test_an_agent_that_did_not_come_over_to_the_other_gateway_is_lost(usual: Lab) -> None:
-    started = await _busy(usual)
+    started, came_over = await _busy(usual), await _busy(usual, "job-2")
+    await redeemed(usual.db)
     await gateway(usual.db, "gateway-1", silent_for=300)
     await gateway(usual.db, "gateway-2", alive_for=120)
-    await silent(usual.db, 300)
+    await silent(usual.db, 300, started.agent_id)
+    await heard_at(usual.db, "gateway-2", came_over)
 
     done = await _reaped(usual)
 
     assert done == {"condemned": 1}
     assert (await usual.failure(started)).error_type == ErrorType.AGENT_LOST
+    await usual.complete(came_over)
+    await usual.outcome(came_over)
     await usual.nothing_left()
 
 
