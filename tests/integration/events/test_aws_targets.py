@@ -280,7 +280,7 @@ async def test_an_endpoint_that_hangs_keeps_no_other_target_and_no_other_agent_w
         hanging.append(writer)
 
     hanging: list[asyncio.StreamWriter] = []
-    monkeypatch.setattr(aws, "READ_S", 1)
+    monkeypatch.setattr(aws, "READ_S", 60)
     monkeypatch.setattr(aws, "ATTEMPTS", 1)
     monkeypatch.setattr(event, "TRIES", 1)
     server = await asyncio.start_server(never, "127.0.0.1", 0)
@@ -295,10 +295,10 @@ async def test_an_endpoint_that_hangs_keeps_no_other_target_and_no_other_agent_w
     while len(arrived) < len(agents) and time.monotonic() - begun < 30:
         arrived |= {json.loads(message["Body"])["agentId"] for message in await asyncio.to_thread(queue.take)}
     waiting = [spawn for spawn in spawns if not spawn.done()]
-    ended = await asyncio.gather(*spawns, return_exceptions=True)
     server.close()
     for writer in hanging:
         writer.close()
+    ended = await asyncio.gather(*spawns, return_exceptions=True)
 
     assert arrived == set(agents)
     assert waiting, "the target that hangs was not even waited for"

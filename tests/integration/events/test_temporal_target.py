@@ -34,6 +34,8 @@ from tests.support.temporal_fixtures import TemporalServer
 
 SHUTDOWN = ScaleDownReason.SHUTDOWN
 SHORT = timedelta(seconds=2)
+SOME_LOOKS = timedelta(seconds=6)
+"""For a spawn that is to say what it has seen: a look is a call to the server, which may be slow."""
 
 
 async def test_a_spawn_waits_for_a_customer_who_is_slow(own: Client, customer: Customer) -> None:
@@ -76,7 +78,7 @@ async def test_what_an_absent_customer_keeps_waiting_is_said_to_people(
     said = Heard()
 
     with pytest.raises(TransientSpawnError, match=f"no worker has taken it from the task queue {customer.queue}"):
-        await backend.spawn(spec_of(config.scaler, fresh_agent_id(), time_limit=SHORT), said)
+        await backend.spawn(spec_of(config.scaler, fresh_agent_id(), time_limit=SOME_LOOKS), said)
 
     assert "no worker has taken it" in said
 

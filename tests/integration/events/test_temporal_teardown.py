@@ -55,17 +55,17 @@ async def test_what_was_never_asked_for_is_gone_too(own: Client, customer: Custo
 
 @pytest.mark.scenario("S04", "S05")
 @pytest.mark.parametrize(
-    ("served", "words"),
+    ("served", "limit", "words"),
     [
-        ([misbehaving.FailingScaleDown], "failed: the cloud answered 500"),
-        ([], "had not ended after"),
+        ([misbehaving.FailingScaleDown], event_temporal.SCALE_DOWN_S, "failed: the cloud answered 500"),
+        ([], 1.0, "had not ended after"),
     ],
     ids=["failing", "away"],
 )
 async def test_a_teardown_that_is_not_confirmed_is_no_end_and_is_taken_up_again(
-    own: Client, customer: Customer, monkeypatch: pytest.MonkeyPatch, served: list[type], words: str
+    own: Client, customer: Customer, monkeypatch: pytest.MonkeyPatch, served: list[type], limit: float, words: str
 ) -> None:
-    monkeypatch.setattr(event_temporal, "SCALE_DOWN_S", 1.0)
+    monkeypatch.setattr(event_temporal, "SCALE_DOWN_S", limit)
     backend, config = backend_of(own, customer)
     agent_id = fresh_agent_id()
     if served:
@@ -122,7 +122,7 @@ async def test_a_scale_up_is_called_off_also_where_the_scale_down_goes_elsewhere
         await backend.destroy(agent_id, facts_of(config.scaler), SHUTDOWN)
     told_too_early = list(delivered)
     customer.start(workflows=[misbehaving.SlowScaleUp])
-    monkeypatch.setattr(event_temporal, "CALL_OFF_S", 10.0)
+    monkeypatch.setattr(event_temporal, "CALL_OFF_S", 60.0)
 
     assert await backend.destroy(agent_id, facts_of(config.scaler), SHUTDOWN) == Accepted()
     assert told_too_early == []

@@ -14,6 +14,7 @@ from hatchway import metrics
 from hatchway.client import connect
 from hatchway.dev.ports import free_port
 from hatchway.gateway import ratelimit
+from hatchway.model import ProvisionState
 from tests.support.door import Door, OpenDoor, nonce, redeemed, refusal, registered, spawned
 from tests.support.lab import Lab
 
@@ -77,6 +78,7 @@ async def test_every_refusal_is_one_answer_and_the_log_tells_them_apart(lab: Lab
     elif why == "expired":
         agent = await spawned(lab)
         code = agent.code
+        await lab.reaches(agent.started, ProvisionState.AWAITING_ADOPTION)  # whose confirmation sets its deadline anew
         for statement in (
             "update scaler_pending_claims set expires_at = now() - interval '1 s' where agent_id = %s returning 1",
             "update scaler_spawning_agents set deadline_at = now() - interval '1 s' where agent_id = %s returning 1",

@@ -236,7 +236,7 @@ async def test_aws_that_does_not_answer_holds_up_no_other_secret(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The loop's own threads are six on two processors: forty questions to AWS would keep a file waiting."""
-    monkeypatch.setattr(aws, "READ_S", 1)
+    monkeypatch.setattr(aws, "READ_S", 60)  # nobody is answered before the file's secret is; it ends with the server
     (tmp_path / "token").write_text(VALUE)
     files = SecretResolver(
         SecretsConfig.model_validate({"contexts": {"f": {"type": "file", "path": str(tmp_path)}}}), {}
