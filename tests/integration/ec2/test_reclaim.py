@@ -13,7 +13,7 @@ from hatchway.model import ProvisionState
 from hatchway.namespace import namespace_uuid
 from hatchway.store.installation import installation_id, tie_namespace
 from tests.contract.backend import fresh_agent_id, silent
-from tests.integration.reclaim.rig import reclaim
+from tests.integration.reclaim.rig import paused, reclaim
 from tests.support.fake_ec2.cloud import FakeEc2
 from tests.support.fake_ec2.specs import QUICK, SCALER, ec2_scaler, ec2_spec
 from tests.support.stack import Stack
@@ -27,6 +27,7 @@ async def test_an_instance_that_shows_after_its_teardown_is_reclaimed_and_a_busy
     async with stack_of("sleep", "600") as stack:
         installation = str(await installation_id(stack.db))
         await tie_namespace(stack.db, await namespace_uuid(stack.temporal))
+        await paused(stack.temporal, host_id(SCALER))
         busy = await stack.provision(job_id="job-1")
         await stack.reaches(busy, ProvisionState.ACTIVE)
         for agent_id, whose in ((lost, installation), (foreign, "somebody-elses")):

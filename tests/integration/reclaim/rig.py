@@ -7,11 +7,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from temporalio.client import Client, ScheduleActionExecutionStartWorkflow
+from temporalio.client import Client, ScheduleActionExecutionStartWorkflow, ScheduleHandle
 
 from hatchway.backends.base import Accepted, Gone, OwnedCompute, Progress, SpawnSpec
 from hatchway.client import Started
-from hatchway.model import ComputeRef, ReclaimOutcome, ScaleDownReason, TeardownFacts
+from hatchway.model import ComputeRef, ProvisionState, ReclaimOutcome, ScaleDownReason, TeardownFacts
 from hatchway.namespace import namespace_uuid
 from hatchway.schedules import make_reclaim_schedule, reclaim_of
 from hatchway.store.installation import installation_id, tie_namespace
@@ -87,13 +87,11 @@ class Home:
         self.cloud.create_for(self.lab.installation, agent_id)
 
     async def at_work(self, **request: Any) -> Started:
-        """An agent that a gateway has adopted."""
+        """An agent that a gateway has adopted. Its spawn has answered: one that is still to confirm what it made would
+        take it away again where the test takes the row away.
+        """
         started = await self.lab.provision(**request)
-
-        async def spawned() -> bool:
-            return started.agent_id in self.cloud.live
-
-        await until(spawned, what="the compute of the agent")
+        await self.lab.reaches(started, ProvisionState.AWAITING_ADOPTION)
         await self.lab.adopt(started)
         return started
 
@@ -109,11 +107,19 @@ class Home:
         return await reclaim(self.lab.temporal)
 
 
-async def reclaim(temporal: Client, host_id: str = HOST) -> ReclaimOutcome:
-    """One pass, by the host's schedule, so that it hears of the pass before. Raises what it fails with."""
+async def paused(temporal: Client, host_id: str = HOST) -> ScheduleHandle:
+    """The host's schedule, whose passes begin only where a test triggers them: its own begin at every fifth minute of
+    the hour. A worker that finds it so leaves it so.
+    """
     await make_reclaim_schedule(temporal, host_id)
     schedule = temporal.get_schedule_handle(reclaim_of(host_id).id)
     await schedule.pause(note="the test triggers it")
+    return schedule
+
+
+async def reclaim(temporal: Client, host_id: str = HOST) -> ReclaimOutcome:
+    """One pass, by the host's schedule, so that it hears of the pass before. Raises what it fails with."""
+    schedule = await paused(temporal, host_id)
 
     async def quiet() -> bool:
         return not (await schedule.describe()).info.running_actions

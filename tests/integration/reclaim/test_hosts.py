@@ -28,8 +28,8 @@ from hatchway.task_queues import CONTROL, host_queue
 from hatchway.tie import TiedElsewhere
 from tests.contract.backend import destroy, silent
 from tests.contract.bare_metal import bare_metal_spec, processes_of
-from tests.integration.reclaim.rig import HOST, Home, reclaim
-from tests.support.namespaces import Namespaces, until
+from tests.integration.reclaim.rig import HOST, Home, paused, reclaim
+from tests.support.namespaces import PATIENCE, Namespaces, until
 from tests.support.stack import Stack, label_set, laptop, running_stack
 
 MACHINE = "m-reclaim"
@@ -94,7 +94,7 @@ async def test_a_worker_ends_when_its_database_is_no_longer_this_namespaces(
             await retie_namespace(db, str(uuid.uuid4()))
 
             with pytest.raises(TiedElsewhere, match="another Temporal namespace"):
-                await asyncio.wait_for(running, 30)
+                await asyncio.wait_for(running, PATIENCE)
         finally:
             stop.set()
 
@@ -102,6 +102,7 @@ async def test_a_worker_ends_when_its_database_is_no_longer_this_namespaces(
 async def test_processes_that_nobody_answers_for_are_ended_on_this_machine_and_no_others(stack: Stack) -> None:
     """Orphans of this installation in its own state directory, one of another's there, and an agent at its work."""
     await _tied(stack)
+    await paused(stack.temporal, MACHINE)
     busy = await stack.provision(job_id="job-1")
     await until(lambda: list(processes_of(busy.agent_id)), what="the agent's process")
     ours = BareMetalBackend(MACHINE, stack.state_dir, await installation_id(stack.db))

@@ -15,7 +15,7 @@ from hatchway.model import EndReason, JobResult, ProvisionState
 from hatchway.namespace import namespace_uuid
 from hatchway.store.installation import tie_namespace
 from tests.contract.bare_metal import processes_of
-from tests.integration.reclaim.rig import reclaim
+from tests.integration.reclaim.rig import paused, reclaim
 from tests.integration.recovery.test_restored_backup import Backup
 from tests.support.namespaces import Namespaces, until
 from tests.support.postgres_fixtures import PostgresServer
@@ -41,6 +41,7 @@ async def stack(namespaces: Namespaces, database_url: str, may_end: Path) -> Asy
     gateway = {"heartbeat_interval": 1, "heartbeat_timeout": 3}
     async with running_stack(namespaces, database_url, config, gateway=gateway, host_id=HOST) as running:
         await tie_namespace(running.db, await namespace_uuid(running.temporal))
+        await paused(running.temporal, HOST)
         yield running
 
 
@@ -53,6 +54,8 @@ async def test_a_busy_agent_that_began_after_the_backup_finishes_its_job(
     started = await stack.provision(labels=["job"], job_id="job-1")
     await stack.reaches(started, S.ACTIVE)
     processes = list(processes_of(started.agent_id))
+    # Right after a heartbeat: none is on its way, to be refused once the row is gone.
+    await until(lambda: _is_heard(stack, started.agent_id), what="a heartbeat after its registration")
     for pid in processes:
         os.kill(pid, signal.SIGSTOP)
 

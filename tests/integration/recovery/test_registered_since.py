@@ -18,7 +18,6 @@ from hatchway.store.tokens import Tokens
 from tests.integration.reap.facts import aged, gateway
 from tests.integration.reclaim.rig import Home
 from tests.integration.recovery.test_restored_backup import Backup
-from tests.support.namespaces import until
 from tests.support.postgres_fixtures import PostgresServer
 
 S = ProvisionState
@@ -54,13 +53,6 @@ async def _ends_well(home: Home, started: Started, registration: str = "r-1") ->
     await home.lab.complete(started, registration=registration)
     assert (await home.lab.outcome(started)).end_reason is EndReason.COMPLETED
     await home.lab.nothing_left()
-
-
-async def _live(home: Home, started: Started) -> None:
-    async def there() -> bool:
-        return started.agent_id in home.cloud.live
-
-    await until(there, what="the compute of the agent")
 
 
 async def test_an_agent_whose_row_is_older_than_its_registration_stays_when_reclaim_comes_first(
@@ -141,7 +133,7 @@ async def test_an_agent_that_began_since_gets_its_row_back_with_its_token(
 ) -> None:
     backup.make()
     started = await home.lab.provision(job_id="job-1")
-    await _live(home, started)
+    await home.lab.reaches(started, S.AWAITING_ADOPTION)
     await _registers(home, started)
     if reset:
         started = await home.lab.reset(started, to_start=True)
@@ -160,7 +152,7 @@ async def test_the_registration_that_counts_is_the_last_one(home: Home, backup: 
     """Its first process had fallen silent, as had its gateway, and another one took over."""
     backup.make()
     started = await home.lab.provision(job_id="job-1")
-    await _live(home, started)
+    await home.lab.reaches(started, S.AWAITING_ADOPTION)
     await _registers(home, started, hashlib.sha256(b"the first token").hexdigest())
     await home.lab.db.fetch_all("update scaler_instances set last_seen_at = now() - interval '1 hour'")
     await home.lab.db.fetch_all("update scaler_agent_presence set last_seen_at = now() - interval '1 hour'")
