@@ -35,7 +35,7 @@ from hatchway.model import (
 )
 from hatchway.pools import look_after_pool
 from hatchway.resources import shape
-from hatchway.store.adoption import Adoption
+from hatchway.store.adoption import Adoption, CloseAnswer
 from hatchway.store.outcomes import Outcomes
 from hatchway.store.reservations import ReserveAnswer as ReserveResult
 from hatchway.store.slots import (
@@ -103,8 +103,11 @@ class SlotActivities:
                 return ReserveAnswer(kind=ReserveKind.NO_MATCHING_SCALER, message=self._why_no_match(ask, config))
             reservation = self._reservation(ask, version, config, matches)
             answer = await self._slots.reserve(reservation)
-            if isinstance(answer, JobHasAgent) and await self._made_way(answer):
+            if isinstance(answer, JobHasAgent) and (closed := await self._closed(answer)):
+                # The slot first: the teardown may count as a failure that the scaler backs off after.
                 answer = await self._slots.reserve(reservation)
+                if closed.row and closed.row.teardown_facts:
+                    await tear_down(self._temporal, self._slots, closed.row, EndReason.ADOPTION_TIMEOUT)
             await self._releasing.wake(answer.wake)
             if isinstance(answer, _BY_CONFIGURATION) and await self._config.newer_than(version):
                 # An apply counts at once, also where this worker has not read it yet: it wakes waiters, and who hears
@@ -234,22 +237,21 @@ class SlotActivities:
 
     # ── an older row of the same job ────────────────────────────────────────────────────────────────────────────
 
-    async def _made_way(self, other: JobHasAgent) -> bool:
-        """Take the slot from an older agent of this job that nobody adopted and whose workflow is gone.
+    async def _closed(self, other: JobHasAgent) -> CloseAnswer | None:
+        """Close an older agent of this job that nobody adopted and whose workflow is gone. Without compute it holds no
+        slot any more; what there is, the caller tears down.
 
-        False: it is adopted, or its workflow lives, and the job has its agent.
+        None: it is adopted, or its workflow lives, and the job has its agent.
         """
         if other.adopted or not await self._gone(other.workflow_id, other.first_run_id):
-            return False
+            return None
         closed = await self._adoption.close(other.agent_id, EndReason.ADOPTION_TIMEOUT.value, only_unadopted=True)
         if closed.kind == "adopted":
-            return False
-        if closed.row:
-            await tear_down(self._temporal, self._slots, closed.row, EndReason.ADOPTION_TIMEOUT)
-        else:
+            return None
+        if closed.row is None or closed.row.teardown_facts is None:
             freed = await self._slots.release(other.agent_id, EndReason.ADOPTION_TIMEOUT.value, None)
             await self._releasing.wake(freed.wake)
-        return True
+        return closed
 
     async def _finish_older_teardowns(self, held: Held | Warm) -> None:
         """An older agent of this job may be closing with nobody at it: its machine is still paid for."""

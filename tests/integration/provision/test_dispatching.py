@@ -7,10 +7,12 @@ from datetime import timedelta
 
 import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.service import RPCError, RPCStatusCode
 
-from hatchway.client import ProvisionFailed
+from hatchway.client import ProvisionFailed, Started
 from hatchway.errors import ErrorType, PermanentSpawnError, SpawnCode
 from hatchway.model import ProvisionState
+from hatchway.store.reservations import Reservation, ReserveAnswer
 from tests.support.lab import Lab
 from tests.support.namespaces import until
 from tests.support.scripted import Gate
@@ -32,7 +34,7 @@ async def test_whoever_waits_for_the_adoption_hears_the_failure(lab: Lab) -> Non
     started = await lab.provision(job_id="job-1")
     await gate.reached.wait()
     waiting = asyncio.create_task(lab.handle(started).execute_update("wait_adopted", {}))
-    await asyncio.sleep(0)
+    await until(lambda: _is_waited_for(lab, started))
 
     gate.open()
 
@@ -46,17 +48,18 @@ async def test_whoever_waits_for_the_adoption_hears_that_the_provision_was_termi
     started = await lab.provision(job_id="job-1")
     await lab.reaches(started, S.AWAITING_ADOPTION)
     waiting = asyncio.create_task(lab.hatchway.wait_adopted(started))
-
-    async def waited_for() -> bool:
-        events = lab.handle(started).fetch_history_events()
-        return any([e.HasField("workflow_execution_update_accepted_event_attributes") async for e in events])
-
-    await until(waited_for)
+    await until(lambda: _is_waited_for(lab, started))
     await lab.handle(started).terminate("by test")
 
     with pytest.raises(ProvisionFailed) as heard:
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, 60)
     assert heard.value.error_type == "Terminated"
+
+
+async def _is_waited_for(lab: Lab, started: Started) -> bool:
+    """The workflow has taken on the update of whoever waits for the adoption."""
+    events = lab.handle(started).fetch_history_events()
+    return any([e.HasField("workflow_execution_update_accepted_event_attributes") async for e in events])
 
 
 @pytest.mark.scenario("S20")
@@ -119,6 +122,40 @@ async def test_a_terminated_provision_makes_way_for_the_next_offer(lab: Lab) -> 
     await lab.outcome(second)
 
     assert second.agent_id != first.agent_id
+    await lab.nothing_left()
+
+
+async def test_the_next_offer_has_its_slot_before_the_teardown_of_the_terminated_one_counts_as_a_failure(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That has the scaler left alone for a while: an offer that came after it would wait, and nothing sweeps here."""
+    first = await lab.provision(job_id="job-1")
+    await lab.reaches(first, S.AWAITING_ADOPTION)
+    await lab.handle(first).terminate("by test")
+    teardown, reserve = lab.temporal.get_workflow_handle(f"teardown/{first.agent_id}"), lab.slots.reserve
+
+    async def none_or_over() -> bool:
+        try:
+            return (await teardown.describe()).status is not WorkflowExecutionStatus.RUNNING
+        except RPCError as e:
+            if e.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return True
+
+    async def late(asked: Reservation) -> ReserveAnswer:
+        """As on a busy machine: whatever was begun before this is done by then."""
+        await until(none_or_over)
+        return await reserve(asked)
+
+    monkeypatch.setattr(lab.slots, "reserve", late)
+
+    second = await lab.provision(job_id="job-1")
+    status = await lab.reaches(second, S.AWAITING_ADOPTION, S.QUEUED)
+
+    assert status.state is S.AWAITING_ADOPTION, status.waiting_for
+    await lab.adopt(second)
+    await lab.complete(second)
+    await lab.outcome(second)
     await lab.nothing_left()
 
 
