@@ -137,7 +137,8 @@ class Lab:
         return found
 
     async def outcome(self, started: Started) -> ProvisionOutcome:
-        return await asyncio.wait_for(self.hatchway.outcome(started), 60)
+        # A first round that nobody confirms takes 40 s of it.
+        return await asyncio.wait_for(self.hatchway.outcome(started), 120)
 
     async def failure(self, started: Started) -> ProvisionFailed:
         """The failure that the provision ends with; fails the test when it completes."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 
@@ -29,3 +30,13 @@ async def lab(namespaces: Namespaces, database_url: str) -> AsyncIterator[Lab]:
     """The workflows with a scripted backend, for the edges."""
     async with running_lab(namespaces, database_url) as running:
         yield running
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No delay of a busy machine leads a provision off its straight path: for tests that count what is on that.
+
+    A database step that takes long stays inside its workflow task, and a wait for the agent stays one wait.
+    """
+    monkeypatch.setattr("workflows.steps.LOCAL_LIMIT", timedelta(seconds=60))
+    monkeypatch.setattr("workflows.path.PROMPT", timedelta(hours=1))

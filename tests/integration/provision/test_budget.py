@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from temporalio.api.enums.v1 import EventType
 
 from hatchway.client import Started
@@ -37,6 +38,7 @@ CONFIG = {
 }
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_a_provision_with_container_auth_stays_within_its_actions_and_events(
     tmp_path: Path, database_url: str
 ) -> None:

@@ -22,9 +22,9 @@ async def test_a_spawn_that_is_handed_back_late_waits_for_a_worker_as_any_other(
         lab.temporal, task_queue=spawn_queue(SCALER), activities=[lab.compute(lab.backend).spawn],
         interceptors=[leaving],
     ):  # fmt: skip
-        started = await lab.provision(job_id="job-1", wait_timeout=1)
+        started = await lab.provision(job_id="job-1", wait_timeout=6)
         await gate.reached.wait()
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(6.5)
         leaving.now()
     await asyncio.sleep(2)  # nobody polls
 

@@ -22,7 +22,7 @@ from hatchway.model import (
 from hatchway.task_queues import CONTROL
 from tests.support.lab import Lab
 from tests.support.namespaces import until
-from tests.support.scripted import ScriptedBackend
+from tests.support.scripted import Gate, ScriptedBackend
 from tests.support.stack import laptop
 from tests.support.states import AT, let_go
 
@@ -97,20 +97,22 @@ async def test_a_first_round_that_fails_hands_over_and_the_outcome_stands(lab: L
 async def test_a_claim_that_a_failing_teardown_quotes_stays_out_of_history(lab: Lab) -> None:
     """As a provisioner does that prints the machine's user data. Of the code itself only a hash is left by then."""
     claim = secrets.token_urlsafe(32)
-    said = 0
+    said, described = 0, Gate()
 
     async def quoting(agent_id: str) -> None:
         nonlocal said
         said += 1
         if said < 3:
             raise DestroyError(f"delete failed; user data was {claim}")
+        await described(agent_id)
 
     lab.backend.before_destroy = quoting
     started = await _at_work(lab)
 
     await lab.complete(started)
-    await until(lambda: said >= 2)
+    await described.reached.wait()
     pending = (await lab.handle(started).describe()).raw_description.SerializeToString()
+    described.open()
     await lab.outcome(started)
     history = (await lab.handle(started).fetch_history()).to_json()
 
@@ -180,12 +182,12 @@ async def test_no_stamp_means_no_teardown(lab: Lab) -> None:
 @pytest.mark.scenario("S01")
 async def test_a_retry_on_another_host_is_sent_to_the_host_of_the_effect(lab: Lab) -> None:
     """The first host dies between the effect and its reply; a second one polls the same scaler."""
-    made = False
+    made = dead = False
 
     async def reply_lost(agent_id: str) -> None:
         nonlocal made
-        if not made:
-            made = True
+        made = True
+        if not dead:  # also to the next attempt, where that comes before the host has ended
             raise RuntimeError("the reply is lost")
 
     lab.backend.after_create = reply_lost
@@ -193,6 +195,7 @@ async def test_a_retry_on_another_host_is_sent_to_the_host_of_the_effect(lab: La
     started = await lab.provision(job_id="job-1")
     await until(lambda: made)
     await lab.stop_host("host-1")
+    dead = True
     lab.start_host(other)
 
     async def bound() -> bool:
