@@ -11,6 +11,7 @@ import resource
 import time
 from collections import defaultdict
 from contextlib import suppress
+from typing import Protocol
 
 import structlog
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -19,6 +20,9 @@ from hatchway.gateway.ratelimit import of_one_client
 
 HEADERS_S = 10.0
 """From the connection, or from the last answer on it, to the end of a request's headers. An agent's come at once."""
+HANDSHAKE_S = 10.0
+"""Of a gateway with TLS of its own, before that. A round trip or two; but a thousand agents that come back at once cost
+some seconds of one core."""
 SHARE = 4
 """One address may have this part of the descriptors, so no one address, and no two, fill the process."""
 MOST_PER_ADDRESS = 4096
@@ -42,16 +46,27 @@ def most_per_address() -> int:
     return MOST_PER_ADDRESS if soft == resource.RLIM_INFINITY else max(1, min(soft // SHARE, MOST_PER_ADDRESS))
 
 
+class Counted(Protocol):
+    """A connection, whatever it has come to."""
+
+    transport: asyncio.Transport
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it may be ended for another: it waits for its peer."""
+        ...
+
+
 class Peers:
     """The connections of one server, by the address that they come from."""
 
     def __init__(self, most: int | None) -> None:
         """`most` per address; None: no bound, since all come from a proxy."""
         self._most = most
-        self._open: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
+        self._open: defaultdict[str, dict[Counted, None]] = defaultdict(dict)
         self._said_at = -_SAY_EVERY_S
 
-    def add(self, connection: Connection, address: str) -> None:
+    def add(self, connection: Counted, address: str) -> None:
         """Where that makes too many, the oldest goes that waits for a request, else the new one: an agent that shares
         its address with whoever holds them in silence still gets in."""
         there = self._open[address]
@@ -65,7 +80,7 @@ class Peers:
         self.remove(idle, address)
         idle.transport.abort()
 
-    def remove(self, connection: Connection, address: str) -> None:
+    def remove(self, connection: Counted, address: str) -> None:
         there = self._open.get(address, {})
         there.pop(connection, None)
         if not there:

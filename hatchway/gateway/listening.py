@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from fastapi import FastAPI
 
 from hatchway.errors import ConfigError
 from hatchway.gateway.connections import Peers, connections_of, most_per_address
+from hatchway.gateway.handshakes import handshakes_of
 
 BACKLOG = 2048
 
@@ -36,17 +38,21 @@ class Server(uvicorn.Server):
         yield
 
 
-def configured(app: FastAPI, drain_s: int, *, bounded: bool = True, **options: Any) -> uvicorn.Config:
+def configured(
+    app: FastAPI, drain_s: int, *, bounded: bool = True, tls: ssl.SSLContext | None = None, **options: Any
+) -> uvicorn.Config:
     """How every server of ours runs `app`. `drain_s`: how long calls in flight may take once it is told to stop.
 
-    `bounded`: how many connections one address may have; not for a server that sees a proxy's address only.
+    `bounded`: how many connections one address may have; not for a server that sees a proxy's address only. `tls`: the
+    server speaks it itself.
     """
+    peers = Peers(most_per_address() if bounded else None)
     # An access line holds the whole URL, and with it whatever a confused client put there. `access_log` alone leaves
     # the lines to any handler that somebody else has attached.
     logging.getLogger("uvicorn.access").disabled = True
     return uvicorn.Config(
         app,
-        http=connections_of(Peers(most_per_address() if bounded else None)),
+        http=connections_of(peers) if tls is None else handshakes_of(peers, tls),
         log_config=None,
         access_log=False,
         server_header=False,

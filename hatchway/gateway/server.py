@@ -13,6 +13,7 @@ from temporalio.client import Client
 
 from hatchway.errors import HatchwayError
 from hatchway.gateway.app import create_app
+from hatchway.gateway.handshakes import tls_of
 from hatchway.gateway.listening import Server, bind, configured
 from hatchway.gateway.settings import GatewaySettings
 from hatchway.store.migrate import check_revision
@@ -94,6 +95,5 @@ def _configure(settings: GatewaySettings, db: Database, temporal_client: Client)
         bounded=not settings.behind_tls_proxy,
         proxy_headers=settings.behind_tls_proxy,
         forwarded_allow_ips=settings.trusted_proxies,
-        ssl_certfile=settings.tls_cert,
-        ssl_keyfile=settings.tls_key,
+        tls=tls_of(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None,
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import subprocess
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -24,6 +26,19 @@ async def lab(namespaces: Namespaces, module_database_url: str) -> AsyncIterator
     """The provision workflows, with a scripted backend, shared by the tests of one file."""
     async with running_lab(namespaces, module_database_url, laptop(maxAgents=200, maxConcurrentSpawns=20)) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A self-signed certificate for `localhost`, and its key."""
+    directory = tmp_path_factory.mktemp("tls")
+    cert, key = directory / "cert.pem", directory / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(cert)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return cert, key
 
 
 @pytest.fixture

@@ -57,19 +57,6 @@ async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
     return process.returncode, output.decode()
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A self-signed certificate for `localhost`, and its key."""
-    directory = tmp_path_factory.mktemp("tls")
-    cert, key = directory / "cert.pem", directory / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(cert)],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return cert, key
-
-
 @pytest.mark.parametrize("trusts", [True, False])
 async def test_the_agent_speaks_tls_and_only_to_a_gateway_that_it_trusts(
     lab: Lab, open_door: OpenDoor, run: Run, certificate: tuple[Path, Path], trusts: bool
