@@ -18,7 +18,7 @@ from activities.failures import blames_scaler
 from activities.heartbeats import heartbeats
 from activities.models import SpawnAnswer, SpawnInput
 from activities.unwanted import Unwanted
-from hatchway.agent_env import compose_agent_env
+from hatchway.agent_env import compose_agent_env, url_on_record
 from hatchway.backends.base import Backend, OnEngine, Progress, SpawnSpec
 from hatchway.backends.errors import redact
 from hatchway.config.current import CurrentConfig
@@ -252,7 +252,7 @@ class ComputeActivities:
         job_env = await resolve_env(container.env if container else {}, resolver, field="container.env")
         handled |= label_set_env.secret_values | job_env.secret_values
         url = spec.scaler.orchestrator_url or self._installation.gateway_url
-        code = await self._mint(row, spec, url)
+        code = await self._mint(row, spec, url_on_record(url, self._installation.agent_env))
         handled.add(code)
         return compose_agent_env(
             {

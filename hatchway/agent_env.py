@@ -39,6 +39,12 @@ def worker_agent_env(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def url_on_record(of_scaler: str, kici_agent_env: Mapping[str, str]) -> str:
+    """The URL that an agent will go by, as the database keeps it. Empty where a password may stand in it."""
+    url = kici_agent_env.get("KICI_ORCHESTRATOR_URL", of_scaler)
+    return "" if "@" in url else url
+
+
 def compose_agent_env(
     base: Mapping[str, str],
     kici_agent_env: Mapping[str, str],

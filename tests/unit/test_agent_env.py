@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from hatchway.agent_env import agent_command_objection, compose_agent_env, worker_agent_env
+from hatchway.agent_env import agent_command_objection, compose_agent_env, url_on_record, worker_agent_env
 from hatchway.errors import PermanentSpawnError, SpawnCode
 
 BASE = {
@@ -44,6 +44,24 @@ def test_the_worker_may_say_where_the_gateway_is() -> None:
     env = compose_agent_env(BASE, {"KICI_ORCHESTRATOR_URL": "http://elsewhere"}, {}, {})
 
     assert env["KICI_ORCHESTRATOR_URL"] == "http://elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("of_scaler", "of_worker", "kept"),
+    [
+        ("http://here", {}, "http://here"),
+        ("http://here", {"KICI_ORCHESTRATOR_URL": "http://there"}, "http://there"),
+        ("http://a,https://user:password@b", {}, ""),
+        ("http://here", {"KICI_ORCHESTRATOR_URL": "https://user:password@there"}, ""),
+    ],
+)
+def test_the_url_on_record_is_the_one_that_the_agent_gets_and_never_holds_a_password(
+    of_scaler: str, of_worker: dict[str, str], kept: str
+) -> None:
+    given = compose_agent_env({"KICI_ORCHESTRATOR_URL": of_scaler}, of_worker, {}, {})["KICI_ORCHESTRATOR_URL"]
+
+    assert url_on_record(of_scaler, of_worker) == kept
+    assert kept in ("", given)
 
 
 def test_only_the_workers_prefixed_variables_reach_its_agents() -> None:

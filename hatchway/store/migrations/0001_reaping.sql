@@ -59,7 +59,7 @@ begin
            'next', case when count(*) = v_walk then max(s.agent_id) end,
            'candidates', coalesce(jsonb_agg(jsonb_build_object(
                'row', to_jsonb(s) || jsonb_build_object('read_at', now()),
-               'orchestrator_url', t.orchestrator_url,
+               'orchestrator_url', (select t.orchestrator_url from scaler_agent_tokens t where t.agent_id = s.agent_id),
                'last_seen_at', p.last_seen_at,
                'gateway_seen_at', (select i.last_seen_at from scaler_instances i
                                     where i.instance_id = coalesce(p.instance_id, s.adopted_by)),
@@ -78,17 +78,15 @@ begin
     left join lateral (
       select instance_id, last_seen_at from scaler_agent_presence where agent_id = s.agent_id limit 1) p on true
     left join lateral (
-      select orchestrator_url from scaler_agent_tokens where agent_id = s.agent_id limit 1) t on true
-    left join lateral (
       select agent_id from scaler_agent_jobs where agent_id = s.agent_id and completed_at is not null limit 1) j on true;
   return answer;
 end $$;
 
 -- Sets agents closing on facts that are still true: each row is as it was read, and who has registered has still not been
--- heard of for `absent_s`, while a gateway was there to hear it. A deserted one's own gateway is still silent, and its way
--- still leads to another. Answers the rows of those; the others are left to the
--- next pass. The presence row is locked too, which keeps the next heartbeat waiting: by the version alone, agents were
--- condemned between two heartbeats. Nobody is waited for: who has a row locked is about to tell something of its agent.
+-- heard of for `absent_s`, while a gateway was there to hear it. Of a deserted one the gateway is still silent, and the
+-- way still leads to another. Answers the rows of those; the others are left to the next pass. The presence row is locked
+-- too, which keeps the next heartbeat waiting: by the version alone, agents were condemned between two heartbeats. Nobody
+-- is waited for: who has a row locked is about to tell something of its agent.
 -- Row order: spawn, claim, presence. args: agents [{agent_id, state_version, end_reason, absent_s, deserted, way}],
 -- flap_grace_s, silent_s, agent_timeout_s
 create function hatchway_condemn(args jsonb) returns jsonb

@@ -79,6 +79,24 @@ async def test_a_dry_run_says_of_each_agent_what_would_be_done_and_why_and_does_
     await lab.nothing_left()
 
 
+async def test_a_dry_run_says_why_an_agent_without_its_gateway_is_spared_and_until_when(
+    lab: Lab, hatchway: Command
+) -> None:
+    await gateway(lab.db, silent_for=4000)
+    await gateway(lab.db, "gateway-2")
+    started = await AT["active"](lab)
+    await silent(lab.db, 300)
+
+    said = await _dry_run(hatchway)
+
+    (agent,) = said["agents"]
+    assert (agent["agent_id"], agent["does"], agent["workflow"]) == (started.agent_id, "spares", "open")
+    assert "no other one has heard agents of its scaler, host and orchestratorUrl" in agent["why"]
+    assert "until the stranded timeout" in agent["why"]
+    await lab.complete(started)
+    await lab.outcome(started)
+
+
 async def test_a_dry_run_without_anybody_to_think_about_says_so_and_without_its_option_it_is_refused(
     hatchway: Command,
 ) -> None:
