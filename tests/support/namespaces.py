@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
@@ -18,6 +18,8 @@ import worker
 from hatchway import search_attributes
 from hatchway.client import plugin
 from hatchway.reach import WorkerRefused
+
+T = TypeVar("T")
 
 PATIENCE = 60.0
 """Seconds that a test waits for a condition before it says that it never came true."""
@@ -80,6 +82,19 @@ class Namespaces:
     def stop(self) -> None:
         for making in self._making:
             making.cancel()
+
+
+async def unless_slow(asking: Awaitable[T]) -> T | None:
+    """What a query answers; None where that does not come in time, which an asker may try again: it changes nothing.
+
+    It waits for the workflow task under way, and a worker that was killed, or only starts, costs that many seconds.
+    """
+    try:
+        return await asking
+    except RPCError as e:
+        if e.status not in (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED):
+            raise
+        return None
 
 
 async def until(condition: Callable[[], Any], patience: float = PATIENCE, what: str = "") -> Any:

@@ -31,7 +31,7 @@ from hatchway.store.migrate import migrate
 from hatchway.store.pool import Database
 from hatchway.store.slots import Slots
 from hatchway.task_queues import CONTROL, spawn_queue
-from tests.support.namespaces import new_namespace, until
+from tests.support.namespaces import new_namespace, unless_slow, until
 from tests.support.proxy import FaultProxy
 
 CLOSED = ("HATCHWAY_", "KICI_", "TEMPORAL_", "DATABASE_URL")
@@ -76,7 +76,8 @@ class Processes:
 
     async def reaches(self, started: Started, state: ProvisionState) -> None:
         async def there() -> bool:
-            return (await self.hatchway.status(started.workflow_id)).state is state
+            status = await unless_slow(self.hatchway.status(started.workflow_id))
+            return status is not None and status.state is state
 
         await until(there, what=f"{started.workflow_id} at {state.value}")
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
 
 import worker
 from hatchway.client import HatchwayClient, Started
@@ -24,12 +25,12 @@ from hatchway.config.current import apply
 from hatchway.config.schema import Config
 from hatchway.gateway.server import serve
 from hatchway.gateway.settings import GatewaySettings
-from hatchway.model import ProvisionRequest, ProvisionState, ProvisionStatus
+from hatchway.model import ComputeRef, ProvisionRequest, ProvisionState, ProvisionStatus
 from hatchway.store.config_versions import ConfigVersions
 from hatchway.store.outcomes import Outcomes
 from hatchway.store.pool import Database
 from hatchway.store.slots import Slots
-from tests.support.namespaces import Namespaces, until
+from tests.support.namespaces import Namespaces, unless_slow, until
 
 
 def laptop(**scaler: Any) -> dict[str, Any]:
@@ -71,10 +72,26 @@ class Stack:
         """Wait until the provision stands in one of these states."""
 
         async def there() -> ProvisionStatus | None:
-            status = await self.status(started)
+            try:
+                status = await self.status(started)
+            # A query waits for a worker. One that is just being started takes longer than that on a busy machine.
+            except RPCError as e:
+                if e.status not in (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED):
+                    raise
+                return None
             return status if status.state in states else None
 
-        found: ProvisionStatus = await until(there)
+        found: ProvisionStatus = await until(there, what=f"{started.workflow_id} at {states}")
+        return found
+
+    async def compute(self, started: Started) -> ComputeRef:
+        """What the spawn has answered: an agent may have registered, and be active, before its spawn's answer comes."""
+
+        async def answered() -> ComputeRef | None:
+            status = await unless_slow(self.status(started))
+            return status.compute if status else None
+
+        found: ComputeRef = await until(answered, what="the spawn's answer")
         return found
 
     async def apply(self, config: dict[str, Any]) -> None:

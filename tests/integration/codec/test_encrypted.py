@@ -78,10 +78,13 @@ async def _fail(lab: Lab, marker: str, corpus: Corpus) -> None:
     """No scaler matches, which is said of each label; a backend fails once in a passing way and then for good."""
     nobody = await lab.failure(await lab.provision(labels=[marker]))
     assert (nobody.error_type, marker in str(nobody)) == (ErrorType.NO_MATCHING_SCALER, True)
-    said = iter([TransientSpawnError(SpawnCode.CAPACITY, f"full: {marker}")])
+    said, seen = iter([TransientSpawnError(SpawnCode.CAPACITY, f"full: {marker}")]), asyncio.Event()
 
     async def refuse(agent_id: str) -> None:
-        raise next(said, PermanentSpawnError(SpawnCode.INVALID_SPEC, f"wrong: {marker}"))
+        for passing in said:
+            raise passing
+        await seen.wait()
+        raise PermanentSpawnError(SpawnCode.INVALID_SPEC, f"wrong: {marker}")
 
     lab.backend.before_create = refuse
     started = await lab.provision()
@@ -95,6 +98,7 @@ async def _fail(lab: Lab, marker: str, corpus: Corpus) -> None:
 
     await until(tried, what="the first attempt's failure in the description")
     await corpus.take_descriptions(lab.temporal)
+    seen.set()
     spawn = await lab.failure(started)
     assert (spawn.error_type, marker in str(spawn)) == (ErrorType.SPAWN_FAILED, True)
 
@@ -120,7 +124,8 @@ async def test_a_provision_waits_for_a_key_that_its_worker_lacks_and_goes_on_onc
 
     started = await caller.provision(ProvisionRequest(labels=["linux"]))
     await until(lambda: _fails_its_tasks(lacking, started), what="a workflow task that fails")
-    assert set(await _task_failures(lacking.temporal, started.workflow_id)) == {"PayloadKeyMissing"}
+    failures = await until(lambda: _task_failures(lacking.temporal, started.workflow_id), what="its failure")
+    assert set(failures) == {"PayloadKeyMissing"}
     assert lacking.cloud.log == []
     if has:
         keyed.write("of-the-worker", "new", "old")

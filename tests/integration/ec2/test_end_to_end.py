@@ -114,16 +114,16 @@ async def test_the_claim_is_in_the_user_data_and_nowhere_else(stack_of: Run, clo
 async def test_an_instance_that_ec2_takes_back_ends_its_job_with_ec2s_reason(stack_of: Run, cloud: FakeEc2) -> None:
     async with stack_of("sleep", "600") as stack:
         started = await stack.provision(job_id="job-1")
-        status = await stack.reaches(started, S.ACTIVE)
+        await stack.reaches(started, S.ACTIVE)
+        compute = await stack.compute(started)
         (machine,) = cloud.live(started.agent_id)
 
         cloud.end(machine, "Server.SpotInstanceTermination")
         failed = await ended(stack, started)
         await stack.nothing_left()
 
-    assert status.compute is not None
-    assert (status.compute.ref, status.compute.host_id) == (machine.id, f"scaler.{SCALER}")
-    assert str(status.compute.endpoint).startswith("eu-central-1")
+    assert (compute.ref, compute.host_id) == (machine.id, f"scaler.{SCALER}")
+    assert str(compute.endpoint).startswith("eu-central-1")
     assert failed.error_type == ErrorType.AGENT_LOST
 
 
@@ -174,6 +174,7 @@ async def test_a_slot_is_held_until_ec2_shows_the_instance_gone(stack_of: Run, c
             cloud.mischief.refuse("TerminateInstances", "InternalError", status=500, times=1000)
 
         await stack.hatchway.cancel(started.workflow_id)
+        await stack.reaches(started, S.TEARING_DOWN)  # until then, what calls is the watch for ends
         calls = cloud.calls.total()
         await until(lambda: cloud.calls.total() > calls + 3, what="calls of the teardown")
         status, row = await stack.status(started), await stack.slots.get(started.agent_id)

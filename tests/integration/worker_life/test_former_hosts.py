@@ -54,12 +54,12 @@ async def _an_agent_whose_scaler_has_left(stack: Stack) -> tuple[Started, int]:
     async with running_worker(stack) as first:
         await _polls(first, spawn_queue("laptop"))
         started = await stack.provision(labels=["long"], job_id="job-1")
-        status = await stack.reaches(started, S.ACTIVE)
+        await stack.reaches(started, S.ACTIVE)
+        compute = await stack.compute(started)
         await stack.apply(MOVED_ON)
         await until(lambda: [e for e in first.entries() if e["event"] == "task queue left"])
         assert await first.stop() == 0
-    assert status.compute is not None
-    return started, int(status.compute.ref)
+    return started, int(compute.ref)
 
 
 async def test_a_worker_that_starts_later_tears_down_where_no_scaler_leads_any_more(stack: Stack) -> None:
