@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from hatchway.client import Started
+from hatchway.model import ProvisionState
 from tests.support.lab import Lab, running_lab
 from tests.support.namespaces import Namespaces, until
 from tests.support.stack import Stack, label_set, laptop, running_stack
@@ -31,24 +32,47 @@ def ran(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def stack(namespaces: Namespaces, database_url: str, ran: Path) -> AsyncIterator[Stack]:
-    """A gateway and no worker. `linux` runs a job of two seconds; `stubborn` does not heed a SIGTERM for ten."""
+def may_stop(ran: Path) -> Path:
+    """What agents of the label `stubborn` do not heed a SIGTERM without: a teardown lasts until a test makes it."""
+    return ran.with_name("may-stop")
+
+
+@pytest.fixture
+async def stack(namespaces: Namespaces, database_url: str, ran: Path, may_stop: Path) -> AsyncIterator[Stack]:
+    """A gateway and no worker. `linux` runs a job of two seconds."""
     config = laptop(
         maxAgents=50,
         maxConcurrentSpawns=4,
-        stopGraceSeconds=10,
+        stopGraceSeconds=120,
         labelSets=[
             label_set("linux", "/bin/sh", "-c", f'echo "$KICI_AGENT_ID" >> {ran}; sleep 2'),
             label_set("long", "/bin/sh", "-c", "sleep 600"),
             {
                 "labels": ["stubborn"],
                 "user": "nobody",
-                "command": ["/bin/sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.2; done"],
+                "command": [
+                    "/bin/sh",
+                    "-c",
+                    f"trap '' TERM; echo up >> {ran}; while [ ! -e {may_stop} ]; do sleep 0.2; done",
+                ],
             },
         ],
     )
     async with running_stack(namespaces, database_url, config, with_worker=False) as running:
         yield running
+
+
+@pytest.fixture
+def stubborn(stack: Stack, ran: Path) -> Callable[[], Awaitable[Started]]:
+    """Starts a provision; its agent runs, and heeds no SIGTERM, when that answers."""
+
+    async def provision() -> Started:
+        started = await stack.provision(labels=["stubborn"], job_id="job-1")
+        await stack.reaches(started, ProvisionState.AWAITING_ADOPTION)
+        await until(ran.read_text, what="the agent's first word")
+        return started
+
+    return provision
 
 
 @pytest.fixture

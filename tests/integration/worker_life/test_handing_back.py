@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from hatchway.handing_back import HandingBack, shut_down
 from hatchway.model import ProvisionState
 from hatchway.task_queues import spawn_queue
 from tests.support.lab import SCALER, Lab
-from tests.support.namespaces import until
+from tests.support.namespaces import PATIENCE, until
 from tests.support.scripted import Gate
 from tests.support.stack import Stack
 from tests.support.worker_process import WorkerProcess, running_worker
@@ -61,7 +62,7 @@ async def test_a_spawn_that_finishes_in_time_is_not_handed_back(alone: Lab) -> N
     gate = alone.backend.before_create = Gate()
     worker = Spawner(alone)
     started = await alone.provision()
-    await asyncio.wait_for(gate.reached.wait(), 30)
+    await asyncio.wait_for(gate.reached.wait(), PATIENCE)
 
     stopping = asyncio.create_task(worker.stop(timedelta(seconds=30)))
     await asyncio.sleep(0)
@@ -81,7 +82,7 @@ async def test_handed_back_attempts_do_not_count_and_make_one_compute(alone: Lab
         worker = Spawner(alone)
         first = first or await alone.provision()
         begun = time.monotonic()
-        await asyncio.wait_for(gate.reached.wait(), 30)
+        await asyncio.wait_for(gate.reached.wait(), PATIENCE)
         waited.append(time.monotonic() - begun)
         assert await worker.stop(NO_TIME)
     assert first is not None
@@ -101,7 +102,7 @@ async def test_a_cancel_on_its_way_is_not_lost_when_the_spawn_is_handed_back(alo
     gate = alone.backend.before_create = Gate()
     worker = Spawner(alone)
     started = await alone.provision()
-    await asyncio.wait_for(gate.reached.wait(), 30)
+    await asyncio.wait_for(gate.reached.wait(), PATIENCE)
 
     await alone.hatchway.cancel(started.workflow_id, "by test")
     assert await worker.stop(NO_TIME)
@@ -118,7 +119,7 @@ async def test_a_second_signal_does_not_wait_for_the_graceful_time(alone: Lab) -
     gate = alone.backend.before_create = Gate()
     worker = Spawner(alone)
     started = await alone.provision()
-    await asyncio.wait_for(gate.reached.wait(), 30)
+    await asyncio.wait_for(gate.reached.wait(), PATIENCE)
     stopping = asyncio.create_task(worker.stop(timedelta(minutes=10)))
 
     worker.at_once.set()
@@ -146,7 +147,7 @@ async def test_an_activity_that_does_not_let_go_is_left_behind(alone: Lab, monke
     alone.backend.before_create = hang
     worker = Spawner(alone)
     started = await alone.provision()
-    await asyncio.wait_for(stuck.wait(), 30)
+    await asyncio.wait_for(stuck.wait(), PATIENCE)
 
     assert not await worker.stop(NO_TIME)
 
@@ -165,13 +166,14 @@ async def _ended(lab: Lab, workflow_id: str) -> None:
 async def test_a_process_that_gets_a_second_sigterm_leaves_at_once_and_its_teardown_is_done_by_the_next(
     stack: Stack,
     ready: Callable[[WorkerProcess], Awaitable[dict[str, Any]]],
+    stubborn: Callable[[], Awaitable[Started]],
     tearing_down: Callable[[Started], Awaitable[None]],
+    may_stop: Path,
 ) -> None:
-    """The agent does not heed its SIGTERM for ten seconds, so its teardown is under way when the worker is told."""
+    """The agent does not heed its SIGTERM yet, so its teardown is under way when the worker is told."""
     async with running_worker(stack, "--graceful", "600") as first:
         await ready(first)
-        started = await stack.provision(labels=["stubborn"], job_id="job-1")
-        await stack.reaches(started, S.AWAITING_ADOPTION)
+        started = await stubborn()
         await stack.hatchway.cancel(started.workflow_id, "by test")
 
         await tearing_down(started)
@@ -182,6 +184,7 @@ async def test_a_process_that_gets_a_second_sigterm_leaves_at_once_and_its_teard
         code = await first.ended()
         took = time.monotonic() - begun
 
+    may_stop.touch()
     async with running_worker(stack) as second:
         await ready(second)
         with pytest.raises(Exception, match=r"(?i)cancel"):

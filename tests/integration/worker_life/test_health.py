@@ -7,19 +7,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from hatchway.client import Started
-from hatchway.model import ProvisionState
 from tests.support.namespaces import until
 from tests.support.proxy import FaultProxy
 from tests.support.stack import Stack, label_set, laptop
 from tests.support.worker_process import ROOT, WorkerProcess, running_worker
 
-S = ProvisionState
 Asked = Callable[..., Awaitable[tuple[int, dict[str, Any]] | None]]
 Ready = Callable[[WorkerProcess], Awaitable[dict[str, Any]]]
 
@@ -92,19 +91,25 @@ async def _status(asking: Awaitable[tuple[int, dict[str, Any]] | None], wanted: 
 
 
 async def test_a_worker_that_finishes_its_work_is_not_ready_any_more(
-    stack: Stack, ready: Ready, asked: Asked, tearing_down: Callable[[Started], Awaitable[None]]
+    *,
+    stack: Stack,
+    ready: Ready,
+    asked: Asked,
+    stubborn: Callable[[], Awaitable[Started]],
+    tearing_down: Callable[[Started], Awaitable[None]],
+    may_stop: Path,
 ) -> None:
     """So that a rolling restart does not count it, while the teardown that it has begun goes on."""
     async with running_worker(stack, "--graceful", "60") as worker:
         await ready(worker)
-        started = await stack.provision(labels=["stubborn"], job_id="job-1")
-        await stack.reaches(started, S.AWAITING_ADOPTION)
+        started = await stubborn()
         await stack.hatchway.cancel(started.workflow_id, "by test")
         await tearing_down(started)
 
         worker.signal(signal.SIGTERM)
 
         refused = await until(lambda: _status(asked(worker), 503), what="503")
+        may_stop.touch()
         code = await worker.ended()
 
     assert "told to stop" in refused["message"]
