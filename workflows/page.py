@@ -142,10 +142,11 @@ def render_teardown(
     return _page(lines, error, next_step(ProvisionState.TEARING_DOWN, request.agent_id, waits_for))
 
 
-def render_torn_down(agent_id: str, at: datetime, how: str) -> str:
-    """The page of a teardown that has ended; `how` says who answers for it."""
+def render_torn_down(agent_id: str, at: datetime, how: str, doubt: str | None = None) -> str:
+    """The page of a teardown that has ended; `how` says who answers for it, `doubt` what a person should look at."""
     lines = ["### closed", "", f"- **since** {_moment(at)}", f"- **agent** {code(agent_id)}", f"- **compute** {how}"]
-    return _page(lines, None, "Nothing: its slot is free.")
+    todo = f"{inline(doubt, FOREIGN_LIMIT)}. Its slot is free." if doubt else "Nothing: its slot is free."
+    return _page(lines, None, todo)
 
 
 def render_sweep(outcome: SweepOutcome, running: Collection[str], now: datetime) -> str:

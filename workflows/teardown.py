@@ -25,7 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.slots import SlotActivities
     from hatchway import search_attributes
     from hatchway.model import ForgetRequest, ProvisionState, TeardownOutcome, TeardownRequest, TeardownState
-    from workflows.page import DATABASE, FOREIGN_LIMIT, HOST_CONFIRMS, code, inline, render_teardown, render_torn_down
+    from workflows.page import DATABASE, HOST_CONFIRMS, code, render_teardown, render_torn_down
     from workflows.requests import addressed, parse, refuse_timeouts
     from workflows.rounds import tear_down_round
     from workflows.steps import FIRST_ROUND, LATER_ROUND, store, through_cancel
@@ -69,7 +69,7 @@ class TeardownWorkflow:
             summary="release the slot",
             away=lambda words: self._say(request, words, DATABASE),
         )
-        workflow.set_current_details(render_torn_down(request.agent_id, workflow.now(), how))
+        workflow.set_current_details(render_torn_down(request.agent_id, workflow.now(), how, self._doubt))
         return TeardownOutcome(agent_id=request.agent_id, teardown=state)
 
     async def _rounds(self, request: TeardownRequest) -> TeardownState:
@@ -117,6 +117,7 @@ class TeardownWorkflow:
             case TeardownState.CONFIRMED:
                 return "confirmed gone by its host"
             case TeardownState.ACCEPTED:
-                return inline(self._doubt, FOREIGN_LIMIT) if self._doubt else "its target has accepted the teardown"
+                its = "a target, maybe not its own," if self._doubt else "its target"
+                return f"{its} has accepted the teardown"
             case TeardownState.PENDING:
                 return f"never confirmed gone; forgotten by {code(self._forgotten_by or 'nobody')}"
