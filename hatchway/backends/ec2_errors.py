@@ -110,7 +110,7 @@ _TABLE = (
     _row(
         r"UnauthorizedOperation|AccessDenied(Exception)?|AuthFailure|InvalidClientTokenId|SignatureDoesNotMatch"
         r"|UnrecognizedClientException|IncompleteSignature|MissingAuthenticationToken|OptInRequired|Blocked"
-        r"|NoCredentials|InvalidAction|AccountDisabled",
+        r"|InvalidAction|AccountDisabled",
         "permanent",
         SpawnCode.AUTH_DENIED,
         "the worker's AWS identity may not make instances: {said}; docs/aws.md has the policy that it needs",

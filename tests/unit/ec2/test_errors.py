@@ -25,7 +25,6 @@ CODES = [
     ("UnauthorizedOperation", SpawnCode.AUTH_DENIED, True, False),
     ("AuthFailure", SpawnCode.AUTH_DENIED, True, False),
     ("InvalidClientTokenId", SpawnCode.AUTH_DENIED, True, False),
-    ("NoCredentials", SpawnCode.AUTH_DENIED, True, False),
     ("OptInRequired", SpawnCode.AUTH_DENIED, True, False),
     ("ExpiredToken", SpawnCode.AUTH_DENIED, False, False),
     ("RequestExpired", SpawnCode.AUTH_DENIED, False, False),
