@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +18,38 @@ from hatchway.dev.temporal import temporal_binary
 from hatchway.errors import ErrorType
 from hatchway.model import EndReason, JobResult, ProvisionState
 from tests.support.namespaces import Namespaces, until
+from tests.support.postgres_fixtures import private_directory
 from tests.support.stack import Stack, label_set, laptop, running_stack
 from tests.support.worker_process import ROOT, WorkerProcess
 
 S = ProvisionState
 
-CONFIG = laptop(
-    labelSets=[
-        label_set("linux", "/bin/sh", "-c", "echo hello; sleep 1"),
-        label_set("slow", "/bin/sh", "-c", "sleep 6; exit 3"),
-        {"labels": ["broken"], "user": "nobody", "command": ["/bin/sh", "-c", "echo no gateway here; sleep 4; exit 7"]},
-    ]
-)
+
+def _config(word: Path) -> dict[str, Any]:
+    """Two kinds of agents run until the file `word` is there, or for so long that their test has failed."""
+    wait = f'n=0; until [ -e "{word}" ] || [ $n -ge 900 ]; do sleep 0.1; n=$((n + 1)); done'
+    broken = f"echo no gateway here; {wait}; exit 7"
+    return laptop(
+        labelSets=[
+            label_set("linux", "/bin/sh", "-c", "echo hello; sleep 1"),
+            label_set("slow", "/bin/sh", "-c", f"{wait}; exit 3"),
+            {"labels": ["broken"], "user": "nobody", "command": ["/bin/sh", "-c", broken]},
+        ]
+    )
 
 
 @pytest.fixture
-async def door(namespaces: Namespaces, database_url: str) -> AsyncIterator[Stack]:
+def word() -> Iterator[Path]:
+    """Where the agents look for it; they may be another user's."""
+    with private_directory("hatchway-word-") as directory:
+        directory.chmod(0o755)
+        yield directory / "go"
+
+
+@pytest.fixture
+async def door(namespaces: Namespaces, database_url: str, word: Path) -> AsyncIterator[Stack]:
     """A gateway, and no worker yet."""
-    async with running_stack(namespaces, database_url, CONFIG, with_worker=False) as running:
+    async with running_stack(namespaces, database_url, _config(word), with_worker=False) as running:
         yield running
 
 
@@ -64,17 +78,21 @@ async def test_a_start_from_the_plain_command_line_completes(door: Stack, worker
 
 
 async def test_a_worker_that_is_killed_under_a_job_finds_its_agent_again(
-    door: Stack, worker_process: WorkerProcess
+    door: Stack, worker_process: WorkerProcess, word: Path
 ) -> None:
     """The agent does not notice; its result counts, and its process is gone at the end."""
     started = await door.provision(labels=["slow"], job_id="job-1")
     await door.reaches(started, S.ACTIVE)
-    row = await door.slots.get(started.agent_id)
-    assert row is not None
-    assert row.compute is not None
+
+    async def confirmed() -> bool:  # an agent may be at work before its spawn has been answered
+        row = await door.slots.get(started.agent_id)
+        return row is not None and row.compute is not None
+
+    await until(confirmed)
 
     await worker_process.kill()
     await worker_process.start()
+    word.touch()
     outcome = await asyncio.wait_for(door.hatchway.outcome(started), 90)
 
     assert (outcome.end_reason, outcome.result) == (EndReason.COMPLETED, JobResult.FAILED)
@@ -83,11 +101,12 @@ async def test_a_worker_that_is_killed_under_a_job_finds_its_agent_again(
 
 
 async def test_an_exit_that_no_worker_saw_is_reported_with_its_code_and_output(
-    door: Stack, worker_process: WorkerProcess
+    door: Stack, worker_process: WorkerProcess, word: Path
 ) -> None:
     started = await door.provision(labels=["broken"], job_id="job-1")
     await door.reaches(started, S.AWAITING_ADOPTION)
     await worker_process.kill()
+    word.touch()
     await until(lambda: _agents_of(started.agent_id) == [])
 
     await worker_process.start()
@@ -99,7 +118,9 @@ async def test_an_exit_that_no_worker_saw_is_reported_with_its_code_and_output(
     await door.nothing_left()
 
 
-async def test_sigterm_leaves_agents_alone_and_exits_clean(door: Stack, worker_process: WorkerProcess) -> None:
+async def test_sigterm_leaves_agents_alone_and_exits_clean(
+    door: Stack, worker_process: WorkerProcess, word: Path
+) -> None:
     started = await door.provision(labels=["slow"], job_id="job-1")
     await door.reaches(started, S.ACTIVE)
 
@@ -108,14 +129,16 @@ async def test_sigterm_leaves_agents_alone_and_exits_clean(door: Stack, worker_p
     assert code == 0
     assert _agents_of(started.agent_id)
     await worker_process.start()
+    word.touch()
     assert (await door.hatchway.outcome(started)).end_reason is EndReason.COMPLETED
     await door.nothing_left()
 
 
 @pytest.mark.scenario("S07")
 async def test_an_engine_that_accepts_and_never_answers_holds_nobody_else_up(
-    door: Stack, worker_process: WorkerProcess, tmp_path: Path
+    door: Stack, worker_process: WorkerProcess, word: Path, tmp_path: Path
 ) -> None:
+    config = _config(word)
     silent = socket.socket(socket.AF_UNIX)
     silent.bind(str(tmp_path / "engine.sock"))
     silent.listen()
@@ -123,7 +146,7 @@ async def test_an_engine_that_accepts_and_never_answers_holds_nobody_else_up(
         "name": "stuck", "type": "container", "maxAgents": 4, "networkIsolation": False, "stopGraceSeconds": 0,
         "host": f"unix://{tmp_path}/engine.sock", "labelSets": [{"labels": ["docker"], "image": "busybox"}],
     }  # fmt: skip
-    await door.apply({**CONFIG, "scalers": [stuck, *CONFIG["scalers"]]})
+    await door.apply({**config, "scalers": [stuck, *config["scalers"]]})
 
     hanging = await door.provision(labels=["docker"], job_id="job-1", spawn_timeout=5)
     others = [await door.provision(job_id=f"other-{number}") for number in range(3)]
@@ -164,17 +187,18 @@ def skewed_clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.needs("cc")
 @pytest.mark.scenario("S35")
-@pytest.mark.parametrize("skew_s", [8, -8])
+@pytest.mark.parametrize("skew_s", [30, -30])
 async def test_a_worker_whose_clock_is_wrong_provisions_all_the_same(
     namespaces: Namespaces, database_url: str, skewed_clock: Path, skew_s: int
 ) -> None:
     """Every limit is shorter than the skew: one that went by the worker's clock would be over, or never end."""
     environ = {"LD_PRELOAD": str(skewed_clock), "CLOCK_SKEW_S": str(skew_s)}
-    assert abs(await _clock_of(environ) - time.time() - skew_s) < 3, "not shifted: this would prove nothing"
+    before, shifted, after = time.time(), await _clock_of(environ), time.time()
+    assert before - 1 < shifted - skew_s < after + 1, "not shifted: this would prove nothing"
     limits = dict.fromkeys(
-        ["claimTtlSeconds", "agentTokenTtlSeconds", "adoptionTimeoutSeconds", "spawnTimeoutSeconds"], 5
+        ["claimTtlSeconds", "agentTokenTtlSeconds", "adoptionTimeoutSeconds", "spawnTimeoutSeconds"], 15
     )
-    config = laptop(labelSets=[label_set("linux", "/bin/sh", "-c", "sleep 6")], **limits)
+    config = laptop(labelSets=[label_set("linux", "/bin/sh", "-c", "sleep 16")], **limits)
     async with running_stack(namespaces, database_url, config, with_worker=False) as stack:
         worker = WorkerProcess(stack, environ=environ)
         await worker.start()
