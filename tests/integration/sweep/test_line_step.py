@@ -110,8 +110,9 @@ async def test_a_waiter_whose_workflow_is_gone_leaves_the_line_once_its_time_is_
     await lab.nothing_left()
 
 
-async def test_a_dead_head_of_the_line_holds_nobody_up(lab: Lab) -> None:
+async def test_a_dead_head_of_the_line_holds_nobody_up(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """It wants more room than there is, so its turn does not come; and nobody may overtake it while it lives."""
+    monkeypatch.setattr("activities.sweep.HEAD_PATIENCE", timedelta(minutes=30))
     await lab.apply(laptop(maxAgents=9, resourceCap={"cpus": 4}))
     holder = await lab.provision(job_id="holder", resources={"cpus": 1})
     await lab.reaches(holder, S.AWAITING_ADOPTION)
@@ -209,15 +210,18 @@ async def test_nobody_overtakes_a_waiter_that_is_not_planned_anew_yet(lab: Lab) 
     await lab.nothing_left()
 
 
-async def test_a_waiter_that_an_apply_does_not_touch_waits_on_quietly(lab: Lab) -> None:
+async def test_a_waiter_that_an_apply_does_not_touch_waits_on_quietly(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A few events for each apply, and none for a sweep after it."""
+    monkeypatch.setattr("workflows.steps.LOCAL_LIMIT", timedelta(seconds=60))  # or a slow step is one more task
     holder, first, second = await _two_wait_for_one_slot(lab)
-    before = (await lab.handle(first).describe()).history_length
+    before = await until(lambda: _events_at_rest(lab, first))
 
     await lab.apply(laptop(maxAgents=1, spawnTimeoutSeconds=200))
     await lab.sweep()
     await until(lambda: _planned_under(lab, 3))
-    after = (await lab.handle(first).describe()).history_length
+    after = await until(lambda: _events_at_rest(lab, first))
     await lab.sweep()
     await lab.sweep()
 
@@ -225,6 +229,13 @@ async def test_a_waiter_that_an_apply_does_not_touch_waits_on_quietly(lab: Lab) 
     assert (await lab.handle(first).describe()).history_length == after
     await _finish(lab, holder, first, second)
     await lab.nothing_left()
+
+
+async def _events_at_rest(lab: Lab, started: Started) -> int | None:
+    """How long its history is while it does nothing: what a step has done can be seen before its task has ended."""
+    described = await lab.handle(started).describe()
+    busy = described.raw_description.HasField("pending_workflow_task") or described.raw_description.pending_activities
+    return None if busy else described.history_length
 
 
 async def _planned_under(lab: Lab, version: int) -> bool:
