@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from hatchway.model import EndReason
+from hatchway.model import EndReason, ProvisionState
 from hatchway.reaping import Windows, judge
 from hatchway.store.audit import Audit
 from hatchway.store.pool import Database
@@ -89,6 +89,7 @@ async def test_doctor_names_each_of_them_and_the_sweep_goes_on(lab: Lab, databas
     await gateway(lab.db)
     odd, other = await lab.provision(job_id="job-1"), await lab.provision(job_id="job-2")
     for started in (odd, other):
+        await lab.reaches(started, ProvisionState.AWAITING_ADOPTION)
         await lab.adopt(started)
     await silent(lab.db, 7200)
     for statement in (COLUMNS["deadline_at"], COLUMNS["last_seen_at"]):

@@ -22,7 +22,7 @@ from tests.support.stack import Stack, label_set, laptop, running_stack
 S = ProvisionState
 FLAP_GRACE_S = 1
 CONFIG = {
-    **laptop(labelSets=[label_set("brief", "sleep", "4"), label_set("long", "sleep", "600")], stopGraceSeconds=1),
+    **laptop(labelSets=[label_set("brief", "sleep", "9"), label_set("long", "sleep", "600")], stopGraceSeconds=1),
     "reaper": {"flapGraceSeconds": FLAP_GRACE_S},
 }
 
