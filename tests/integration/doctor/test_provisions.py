@@ -108,11 +108,11 @@ async def test_a_workflow_whose_code_fails_is_called_a_bug(
 async def test_an_overdue_agent_whose_workflow_is_gone_is_left_to_the_sweep(lab: Lab, look: Look, state: str) -> None:
     started = await AT[state](lab)
     await lab.handle(started).terminate("by test")
-    await aged(lab.db, "deadline_at", 300, started.agent_id)
+    await aged(lab.db, "deadline_at", LONG_AGO, started.agent_id)
 
     finding = await _only(look, started)
 
-    assert finding.what == "overdue for 300 s: its workflow is gone, which somebody has terminated"
+    assert finding.what == "overdue for 60 min: its workflow is gone, which somebody has terminated"
     assert "reap --dry-run" in finding.todo
 
 
@@ -120,23 +120,23 @@ async def test_an_overdue_agent_on_a_host_without_a_worker_is_to_be_cancelled_an
     lab: Lab, look: Look
 ) -> None:
     started = await AT["awaiting-adoption"](lab)
-    await aged(lab.db, "deadline_at", 300, started.agent_id)
+    await aged(lab.db, "deadline_at", LONG_AGO, started.agent_id)
     await lab.db.fetch_all("update scaler_instances set last_seen_at = now() - interval '1 hour'")
 
     finding = await _only(look, started)
 
-    assert finding.what == "overdue for 300 s: nobody polls host host-1"
+    assert finding.what == "overdue for 60 min: nobody polls host host-1"
     assert f"`hatchway cancel {started.agent_id}`, then `hatchway forget {started.agent_id}`" in finding.todo
     await let_go(lab, started)
 
 
 async def test_an_overdue_agent_whose_workflow_does_not_act_is_said_to_be_so(lab: Lab, look: Look) -> None:
     started = await AT["awaiting-adoption"](lab)
-    await aged(lab.db, "deadline_at", 300, started.agent_id)
+    await aged(lab.db, "deadline_at", LONG_AGO, started.agent_id)
 
     finding = await _only(look, started)
 
-    assert finding.what == "overdue for 300 s: its workflow has not acted"
+    assert finding.what == "overdue for 60 min: its workflow has not acted"
     await let_go(lab, started)
 
 
