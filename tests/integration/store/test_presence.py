@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 from hatchway.store.adoption import Adoption
 from hatchway.store.pool import Database
 from hatchway.store.presence import Beat, Presence
@@ -56,17 +58,25 @@ async def test_a_heartbeat_after_the_release_leaves_no_presence_behind(db: Datab
 async def test_an_instance_counts_as_newly_alive_after_a_gap_only(db: Database) -> None:
     presence = Presence(db)
 
-    async def alive_since_moved(silence: str) -> bool:
+    async def times() -> tuple[datetime, datetime]:
+        row = await db.fetch_one("select alive_since, last_seen_at from scaler_instances")
+        assert row is not None
+        return row[0], row[1]
+
+    async def alive_since_moved(silence: str) -> tuple[bool, timedelta]:
+        """And how long it had been silent by its beat: a moment longer than it was set back here."""
         await presence.instance_beat("g", "gateway", "1", ["host-1"], "boot-1")
-        before = await db.fetch_value("select alive_since from scaler_instances")
         await db.fetch_all(
             "update scaler_instances set last_seen_at = now() - %(silence)s::interval", {"silence": silence}
         )
+        alive_before, seen_before = await times()
         await presence.instance_beat("g", "gateway", "1", ["host-1"], "boot-1")
-        return bool(await db.fetch_value("select alive_since from scaler_instances") > before)
+        alive_after, seen_after = await times()
+        return alive_after > alive_before, seen_after - seen_before
 
-    assert not await alive_since_moved("44 s")
-    assert await alive_since_moved("46 s")
+    for silence in ("44 s", "46 s"):
+        moved, silent = await alive_since_moved(silence)
+        assert moved == (silent > timedelta(seconds=45)), silence
 
 
 async def test_a_second_machine_with_the_same_host_id_is_found_by_its_boot_id(db: Database) -> None:
