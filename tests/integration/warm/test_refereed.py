@@ -155,7 +155,7 @@ async def test_a_bind_that_comes_before_its_own_workflow_knows_of_the_adoption_s
     status = await lab.status(warm)
     assert "job-1" in status.waiting_for
     await lab.complete(warm)
-    outcome = await asyncio.wait_for(lab.hatchway.outcome(job), 20)
+    outcome = await lab.outcome(job)
     assert outcome.agent_id == warm.agent_id
 
 
@@ -173,5 +173,5 @@ async def test_a_follower_that_is_reset_after_a_release_still_follows(lab: Lab) 
     again = await lab.reset(job, to_start=True)
     await lab.complete(warm)
 
-    outcome = await asyncio.wait_for(lab.hatchway.outcome(again), 20)
+    outcome = await lab.outcome(again)
     assert outcome.end_reason is EndReason.COMPLETED
