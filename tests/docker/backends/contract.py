@@ -154,7 +154,7 @@ class ContainerHarness:
         assert child.stdout is not None
         child.stdin.write(json.dumps(order).encode())
         child.stdin.close()
-        said = await asyncio.wait_for(child.stdout.readline(), 30)
+        said = await asyncio.wait_for(child.stdout.readline(), 120)
         child.kill()
         await child.wait()
         assert said == b"reached\n", f"the spawn did not come to {point!r}"

@@ -51,7 +51,7 @@ async def test_the_end_of_a_copy_is_no_agent_s_end(
         during = copy_of(ref.ref, "exit 3")  # told by the stream
         await asyncio.to_thread(docker_client.api.wait, during)
         docker_client.api.kill(end.ref)
-        told: ComputeExit = await asyncio.wait_for(next_end, 10)
+        told: ComputeExit = await asyncio.wait_for(next_end, 60)
 
     assert told.agent_id == other.agent_id
 
@@ -72,6 +72,79 @@ async def test_a_copy_is_nobody_s_compute_and_stays(
     assert gone == Gone()
     assert await backend.find(wanted.agent_id) is None
     assert docker_client.api.inspect_container(copy)["State"]["Running"]
+
+
+async def test_a_container_that_somebody_renamed_is_its_agent_s_still(
+    *, backend: ContainerBackend, spec: MakeSpec, idle_image: str, docker_client: docker.DockerClient, copy_of: Any
+) -> None:
+    """Whoever looks without a row has its labels only, and a copy has them too."""
+    wanted = spec(idle_image)
+    ref = await backend.spawn(wanted, quiet)
+    copy = copy_of(ref.ref, "exec sleep 3600")
+    docker_client.api.rename(ref.ref, f"kept-{wanted.agent_id}")
+
+    owned = [one.ref.ref async for one in backend.owned()]
+    found, again = await backend.find(wanted.agent_id), await backend.spawn(wanted, quiet)
+    gone = await backend.destroy(wanted.agent_id, FACTS, ScaleDownReason.IDLE)
+
+    assert owned == [ref.ref]
+    assert found == again == ref
+    assert gone == Gone()
+    with pytest.raises(docker.errors.NotFound):
+        docker_client.api.inspect_container(ref.ref)
+    assert docker_client.api.inspect_container(copy)["State"]["Running"]
+
+
+@pytest.mark.parametrize("removed", [False, True])
+@pytest.mark.parametrize("found_by", ["the look", "the stream", "the stream, when it is removed"])
+async def test_the_end_of_a_renamed_container_is_told(
+    backend: ContainerBackend, spec: MakeSpec, idle_image: str, docker_client: docker.DockerClient, found_by: str
+) -> None:
+    wanted, first = spec(idle_image), spec(idle_image)
+    ref, ends_first = await backend.spawn(wanted, quiet), await backend.spawn(first, quiet)
+    docker_client.api.rename(ref.ref, f"kept-{wanted.agent_id}")
+
+    def end() -> None:
+        docker_client.api.kill(ref.ref)
+        docker_client.api.wait(ref.ref)
+
+    async with aclosing(cast("Any", backend.exits())) as exits:
+        if found_by == "the look":
+            await asyncio.to_thread(end)
+        else:
+            docker_client.api.kill(ends_first.ref)
+            assert (await asyncio.wait_for(anext(exits), 20)).agent_id == first.agent_id
+            if found_by == "the stream":
+                await asyncio.to_thread(end)
+            else:
+                await asyncio.to_thread(docker_client.api.remove_container, ref.ref, force=True)
+        told: ComputeExit = await asyncio.wait_for(anext(exits), 20)
+
+    assert (told.agent_id, told.exit_code) == (wanted.agent_id, 137)
+
+
+async def test_while_an_agent_s_own_container_is_there_none_with_labels_like_its_own_speaks_for_it(
+    backend: ContainerBackend, spec: MakeSpec, idle_image: str, docker_client: docker.DockerClient
+) -> None:
+    """Tools that duplicate a container give the new one its labels."""
+    wanted, other = spec(idle_image), spec(idle_image)
+    ref, end = await backend.spawn(wanted, quiet), await backend.spawn(other, quiet)
+    labels = docker_client.api.inspect_container(ref.ref)["Config"]["Labels"]
+    duplicate = docker_client.containers.run(idle_image, labels=labels, detach=True)
+    try:
+        found = await backend.find(wanted.agent_id)
+        docker_client.api.kill(duplicate.id)
+        docker_client.api.wait(duplicate.id)
+        docker_client.api.kill(end.ref)
+        async with aclosing(cast("Any", backend.exits())) as exits:
+            told: ComputeExit = await asyncio.wait_for(anext(exits), 20)
+        await backend.destroy(wanted.agent_id, FACTS, ScaleDownReason.IDLE)
+
+        assert found == ref
+        assert told.agent_id == other.agent_id
+        assert docker_client.api.inspect_container(duplicate.id)["State"]["Status"] == "exited"
+    finally:
+        docker_client.api.remove_container(duplicate.id, force=True)
 
 
 async def test_a_teardown_finds_a_renamed_container_by_the_id_on_the_row(

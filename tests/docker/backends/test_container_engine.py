@@ -27,6 +27,8 @@ from tests.docker.backends.rig import FACTS, MakeBackend, MakeSpec, quiet
 from tests.support.proxy import FaultProxy
 
 Ours = Callable[[], list[dict[str, Any]]]
+SOON = timedelta(seconds=6)
+"""For a call whose answer is held back: every other call of the same spawn has it too, on a busy machine."""
 
 
 @pytest.mark.scenario("S07")
@@ -130,7 +132,7 @@ def engine_called(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], t
 async def test_a_create_that_is_answered_too_late_is_undone(
     make_backend: MakeBackend, spec: MakeSpec, idle_image: str, ours: Ours, late_create: threading.Event
 ) -> None:
-    backend = make_backend(call_timeout=timedelta(seconds=2))
+    backend = make_backend(call_timeout=SOON)
     with pytest.raises(TransientSpawnError) as failed:
         await backend.spawn(spec(idle_image), quiet)
     made = ours()
@@ -139,7 +141,7 @@ async def test_a_create_that_is_answered_too_late_is_undone(
 
     assert failed.value.code == SpawnCode.DAEMON_UNAVAILABLE
     assert [c["State"] for c in made] == ["created"]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while ours():
             await asyncio.sleep(0.05)
 
@@ -148,7 +150,7 @@ async def test_a_create_that_is_answered_too_late_is_undone(
 async def test_a_create_that_is_answered_too_late_does_not_undo_the_next_attempt_s_agent(
     make_backend: MakeBackend, spec: MakeSpec, idle_image: str, ours: Ours, late_create: threading.Event
 ) -> None:
-    backend, wanted = make_backend(call_timeout=timedelta(seconds=2)), spec(idle_image)
+    backend, wanted = make_backend(call_timeout=SOON), spec(idle_image)
     with pytest.raises(TransientSpawnError):
         await backend.spawn(wanted, quiet)
 
@@ -168,7 +170,7 @@ async def test_a_start_that_is_answered_too_late_leaves_the_agent_at_work_to_the
 ) -> None:
     """It runs since the engine took the call, and may have registered. Removed by its own spawn it would pass for torn
     down, and nobody would tell its provision."""
-    backend, wanted = make_backend(call_timeout=timedelta(seconds=1)), spec(idle_image)
+    backend, wanted = make_backend(call_timeout=SOON), spec(idle_image)
     engine_called("start")
     with pytest.raises(TransientSpawnError) as failed:
         await backend.spawn(wanted, quiet)
@@ -185,7 +187,7 @@ async def _undone(doing: str) -> None:
     """Wait until the thread that undoes a late answer has come and gone."""
     names = {f"engine: {doing}", f"undo: {doing}"}
     quiet_for = 0
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while quiet_for < 10:
             busy = any(t.name in names for t in threading.enumerate())
             quiet_for = 0 if busy else quiet_for + 1

@@ -38,7 +38,7 @@ class Watch:
         except HatchwayError as e:
             self.told.put_nowait(e)
 
-    async def next(self, seconds: float = 10) -> ComputeExit | HatchwayError:
+    async def next(self, seconds: float = 60) -> ComputeExit | HatchwayError:
         async with asyncio.timeout(seconds):
             return await self.told.get()
 
@@ -235,6 +235,7 @@ HOG = b"held = []\nwhile True:\n    held.append(bytearray(4 << 20))\n"
 @pytest.mark.parametrize("fault", ["cut", "hang"])
 async def test_a_watch_ends_with_an_error_when_its_engine_goes_away(
     *,
+    backend: ContainerBackend,
     proxied: ContainerBackend,
     engine_proxy: FaultProxy,
     spec: MakeSpec,
@@ -244,7 +245,7 @@ async def test_a_watch_ends_with_an_error_when_its_engine_goes_away(
     fault: str,
 ) -> None:
     monkeypatch.setattr(container_exits, "LOOK_EVERY", 1.0)
-    await spawned(proxied, spec(idle_image))
+    await spawned(backend, spec(idle_image))
     watching = watch(proxied)
     await asyncio.sleep(0.3)
 

@@ -132,7 +132,7 @@ async def test_a_registry_that_limits_is_left_alone_until_its_time_and_holds_up_
 ) -> None:
     """Nobody asks it again meanwhile, for whatever image; an account of its own is counted for itself."""
     with (
-        RudeRegistry(429, "TOOMANYREQUESTS", "retry-after: 2s, allowed: 1/minute") as limits,
+        RudeRegistry(429, "TOOMANYREQUESTS", "retry-after: 8s, allowed: 1/minute") as limits,
         RudeRegistry(404, "MANIFEST_UNKNOWN", "manifest unknown") as other,
     ):
         first = await failure(backend, spec(f"{limits.host}/team/agent:1"))
@@ -151,7 +151,7 @@ async def test_a_registry_that_limits_is_left_alone_until_its_time_and_holds_up_
         asked_in_time = len(limits.asked) > asked
 
     assert isinstance(first, TransientSpawnError)
-    assert (first.code, first.retry_after) == (SpawnCode.RATE_LIMITED, timedelta(seconds=2))
+    assert (first.code, first.retry_after) == (SpawnCode.RATE_LIMITED, timedelta(seconds=8))
     assert second.code is SpawnCode.RATE_LIMITED
     assert elsewhere.code is SpawnCode.IMAGE_NOT_FOUND
     assert (left_alone, asked_for_the_account, asked_in_time) == (True, True, True)

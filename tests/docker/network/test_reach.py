@@ -228,9 +228,14 @@ async def test_there_is_no_way_around_by_ipv6(
     run("ip", "address", "add", "fe80::8/64", "dev", bridge, "nodad")
 
     with listener(f"fe80::8%{bridge}") as port:
-        probe = f"timeout 2 bash -c 'cat < /dev/tcp/fe80::8%eth0/{port}'"
-        closed = subprocess.run([*inside, "bash", "-c", probe], capture_output=True, text=True, check=False).stdout
+        probe = f"bash -c 'cat < /dev/tcp/fe80::8%eth0/{port}'"
+        closed = _printed(*inside, "bash", "-c", f"timeout 2 {probe}")
         run("nft", "delete", "table", "inet", table_of(network))
-        opened = subprocess.run([*inside, "bash", "-c", probe], capture_output=True, text=True, check=False).stdout
+        opened = _printed(*inside, "bash", "-c", f"timeout 60 {probe}")
 
     assert (closed, opened) == ("", "hello\n")
+
+
+def _printed(*command: str) -> str:
+    """Whatever it ends with."""
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout

@@ -60,7 +60,7 @@ def second_door(registry: EmbeddedRegistry, directory: Path, auth: dict[str, Any
 
 
 def _wait(process: subprocess.Popen[bytes], host: str, log: Path) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
         try:
             httpx.get(f"http://{host}/v2/", trust_env=False)

@@ -78,7 +78,8 @@ async def _empty(stack: Stack) -> bool:
 async def _ready(stack: Stack, *others: str) -> SpawnRow:
     async def there() -> SpawnRow | None:
         rows = [row for row in await stack.slots.list() if row.agent_id not in others]
-        return next((row for row in rows if row.warm_key and row.adopted and not row.bound_job_id), None)
+        ready = (row for row in rows if row.warm_key and row.adopted and not row.bound_job_id)
+        return next((row for row in ready if row.compute), None)  # which its spawn writes, perhaps after it registered
 
     row: SpawnRow = await until(there, what="a warm agent that has registered")
     return row
