@@ -33,6 +33,7 @@ from botocore.exceptions import ConnectionError as AwsConnectionError
 from botocore.parsers import ResponseParserError
 
 from hatchway.errors import HatchwayError
+from hatchway.printable import error_code
 
 if TYPE_CHECKING:
     from mypy_boto3_ecr import ECRClient
@@ -191,7 +192,7 @@ def not_aws(why: str) -> AwsUnavailable:
 
 
 def _refusal(error: ClientError) -> AwsError:
-    code = str(error.response.get("Error", {}).get("Code") or "unknown")
+    code = error_code(error.response.get("Error", {}).get("Code"))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if code in _THROTTLED or status == 429:
         return AwsUnavailable(code, f"AWS limits how often it is asked ({code})")

@@ -77,7 +77,7 @@ class Ec2Client:
         except ClientError as e:
             said = e.response.get("Error", {})
             status = int(e.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400))
-            raise Ec2Refused(action, str(said.get("Code")), str(said.get("Message", "")), status) from None
+            raise Ec2Refused(action, said.get("Code"), str(said.get("Message", "")), status) from None
         except (NoCredentialsError, PartialCredentialsError):
             # A metadata service that hiccups looks just like a worker without an identity, so the next call asks again.
             raise Ec2Refused(

@@ -12,6 +12,7 @@ from datetime import timedelta
 
 from hatchway.backends.errors import quoted
 from hatchway.errors import HatchwayError, PermanentSpawnError, SpawnCode, SpawnError, TransientSpawnError
+from hatchway.printable import error_code
 
 _QUOTED = 300
 """Characters of EC2's own words that are passed on."""
@@ -40,13 +41,13 @@ class Ec2TagsLost(Ec2Error):
 
 
 class Ec2Refused(Ec2Error):
-    """EC2 answered with an error. `code` is its own."""
+    """EC2 answered with an error. `code` is its own, where it can be one."""
 
-    def __init__(self, action: str, code: str, text: str, status: int = 400) -> None:
+    def __init__(self, action: str, code: object, text: str, status: int = 400) -> None:
         self.said = quoted(_BLOB.sub("", text), _QUOTED)
-        super().__init__(f"EC2 refused {action}: {code}: {self.said}")
+        self.code = error_code(code)
+        super().__init__(f"EC2 refused {action}: {self.code}: {self.said}")
         self.action = action
-        self.code = code
         self.status = status
 
     @property

@@ -16,6 +16,7 @@ from hatchway.backends.event_targets import AwsTarget, EventBridgeTarget, SnsTar
 from hatchway.config.event_schema import ProvisioningTarget
 from hatchway.errors import PermanentSpawnError, SpawnCode, SpawnError, TransientSpawnError
 from hatchway.events import ScaleDown, ScaleUp
+from hatchway.printable import error_code
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs.type_defs import MessageAttributeValueTypeDef
@@ -106,7 +107,7 @@ class AwsDeliveries:
                 _receipt(entry["EventId"])
         # It answers 200 for an event that it has not taken.
         if refused:
-            code = str(entry.get("ErrorCode", "unknown"))
+            code = error_code(entry.get("ErrorCode"))
             if code in ("ThrottlingException", "InternalFailure", "InternalException"):
                 raise AwsUnavailable(code, f"AWS could not take the event now ({code})")
             raise AwsRefused(code, f"AWS refused the event ({code})")
