@@ -85,12 +85,13 @@ class Customer:
         event: dict[str, Any] = json.loads(payload.data)
         return event
 
-    async def runs_of(self, workflow_id: str) -> int:
-        """How many runs there have been under this id, as soon as the server's index shows at least one."""
+    async def runs_of(self, workflow_id: str, at_least: int = 1) -> int:
+        """How many runs there have been under this id, as soon as the server's index shows at least so many."""
 
-        async def listed() -> int:
+        async def listed() -> int | None:
             query = f'WorkflowId = "{workflow_id}"'
-            return len([run async for run in self.temporal.list_workflows(query)])
+            shown = len([run async for run in self.temporal.list_workflows(query)])
+            return shown if shown >= at_least else None
 
         count: int = await until(listed, what=f"a run of {workflow_id}")
         return count

@@ -78,7 +78,7 @@ class FakeGateway:
     def of(self, path: str) -> list[Call]:
         return [c for c in self.calls if c.path == path]
 
-    def wait_until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while not condition():

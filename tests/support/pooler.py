@@ -17,7 +17,7 @@ from hatchway.dev.ports import free_port
 from hatchway.dev.postgres import server_user
 from tests.support.postgres_fixtures import PostgresServer, private_directory
 
-START_S = 10.0
+START_S = 60.0
 SERVER_CONNECTIONS = 6
 """Fewer than the clients have, so that each statement of a session may meet another connection of the server."""
 

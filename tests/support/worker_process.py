@@ -75,7 +75,7 @@ class WorkerProcess:
 
     async def ended(self) -> int:
         assert self._process is not None
-        return await asyncio.wait_for(self._process.wait(), 60)
+        return await asyncio.wait_for(self._process.wait(), 120)
 
     async def kill(self) -> None:
         self.signal(signal.SIGKILL)

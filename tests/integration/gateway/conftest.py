@@ -17,7 +17,7 @@ from hatchway.gateway.server import serve
 from hatchway.gateway.settings import GatewaySettings
 from tests.support.door import Door, OpenDoor
 from tests.support.lab import Lab, running_lab
-from tests.support.namespaces import Namespaces
+from tests.support.namespaces import PATIENCE, Namespaces
 from tests.support.stack import laptop
 
 
@@ -48,6 +48,7 @@ async def open_door(module_database_url: str, lab: Lab) -> AsyncIterator[OpenDoo
 
     async def open_one(dsn: str | None = None, temporal: Client | None = None, **settings: Any) -> Door:
         settings.setdefault("instance_id", f"gateway-{secrets.token_hex(4)}")
+        settings.setdefault("answer_timeout", PATIENCE / 2)  # the 503 of a slow moment is for test_outages.py
         stop, url = asyncio.Event(), asyncio.get_running_loop().create_future()
         chosen = GatewaySettings(bind="127.0.0.1:0", metrics_bind=None, **settings)
         task = asyncio.create_task(
@@ -56,7 +57,7 @@ async def open_door(module_database_url: str, lab: Lab) -> AsyncIterator[OpenDoo
         await asyncio.wait([task, url], return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             task.result()
-        http = httpx.AsyncClient(timeout=30, trust_env=False)
+        http = httpx.AsyncClient(timeout=PATIENCE, trust_env=False)
 
         async def end() -> None:
             stop.set()

@@ -254,6 +254,8 @@ async def test_an_old_agent_never_reaches_the_next_run_of_its_job(lab: Lab, door
 @pytest.mark.parametrize("before", ["register", "complete"])
 async def test_a_reset_workflow_is_still_the_agent_s_own(lab: Lab, door: Door, before: str) -> None:
     agent = await (redeemed if before == "register" else registered)(lab, door)
+    # Set back to before its spawn has answered, it would begin with its slot, where it knows of no agent yet.
+    await lab.reaches(agent.started, ProvisionState.AWAITING_ADOPTION, ProvisionState.ACTIVE)
     agent.started = await lab.reset(agent.started)
 
     assert (await door.register(agent.token)).status_code == 200
