@@ -208,8 +208,9 @@ async def test_a_warm_agent_that_becomes_ready_goes_to_the_head_of_the_line(lab:
     assert (await lab.status(second)).state is S.QUEUED
 
 
-async def test_nobody_overtakes_who_waits_for_that_scaler(lab: Lab) -> None:
+async def test_nobody_overtakes_who_waits_for_that_scaler(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """The head wants more than the warm agent has; who comes later would be served by it, and has to wait."""
+    monkeypatch.setattr("activities.warm.HEAD_PATIENCE", timedelta(minutes=10))  # nobody makes room meanwhile
     await lab.apply(pooled(size=1, maxAgents=1))
     (warm,) = await filled(lab)
     await _waits(lab, job_id="head", resources={"cpus": 2, "memory": "1Gi"})
@@ -219,12 +220,15 @@ async def test_nobody_overtakes_who_waits_for_that_scaler(lab: Lab) -> None:
     assert [row.agent_id for row in await warm_rows(lab)] == [warm.agent_id]
 
 
-async def test_a_head_that_waits_for_long_gets_the_oldest_idle_agent_s_room(lab: Lab) -> None:
+async def test_a_head_that_waits_for_long_gets_the_oldest_idle_agent_s_room(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("activities.warm.HEAD_PATIENCE", timedelta(minutes=10))
     await lab.apply(pooled(size=2, maxAgents=2))
     oldest, younger = await filled(lab, 2)
     head = await _waits(lab, job_id="head", resources={"cpus": 2, "memory": "1Gi"})
     before = await lab.sweep()
-    await lab.db.fetch_all("update scaler_waiters set enqueued_at = enqueued_at - interval '10 s'")
+    await lab.db.fetch_all("update scaler_waiters set enqueued_at = enqueued_at - interval '10 min'")
 
     await lab.sweep()
 

@@ -155,7 +155,7 @@ async def test_the_loss_of_the_agent_is_the_provision_s(lab: Lab, end: Any, erro
 async def test_the_job_s_lifetime_runs_from_its_binding(lab: Lab) -> None:
     await filled(lab)
 
-    started = await taken(lab, "job-1", max_lifetime=0.5)
+    started = await taken(lab, "job-1", max_lifetime=2.0)
 
     assert (await lab.failure(started)).error_type == ErrorType.LIFETIME_EXCEEDED
 
