@@ -135,7 +135,7 @@ async def counters_are_right(db: Database) -> bool:
     return wrong == []
 
 
-async def until(condition: Callable[[], Awaitable[bool]], timeout: float = 20) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], timeout: float = 60) -> None:
     """Return when `condition` holds; asked every 5 ms."""
     end = time.monotonic() + timeout
     while not await condition():

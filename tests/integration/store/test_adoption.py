@@ -22,7 +22,8 @@ async def test_adoption_and_deadline_together_have_one_winner(dsn: str) -> None:
     # Arrange
     chance = random.Random(7)  # noqa: S311 - reproducible, not secret
     wins = {"adopt": 0, "close": 0}
-    async with Database.open(dsn, max_size=2 * AT_ONCE) as db:
+    async with Database.open(dsn, min_size=2 * AT_ONCE, max_size=2 * AT_ONCE) as db:
+        await db._pool.wait(60)  # who waits for a lock waits five seconds: nobody has to connect first
         await set_caps(db, {SCALER: None})
         adoption, barrier = Adoption(db), RowBarrier(dsn)
         for batch in range(RACES // AT_ONCE):
