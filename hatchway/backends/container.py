@@ -23,7 +23,6 @@ from hatchway.backends.container_create import (
     ORCHESTRATOR_URL,
     container_name,
     create,
-    is_named_for,
     is_stopping,
     refuse_what_cannot_run,
     secret_values,
@@ -35,6 +34,7 @@ from hatchway.backends.container_errors import EngineRefused, EngineUnreachable,
 from hatchway.backends.container_exits import Exits, read_log
 from hatchway.backends.container_firewall import Firewall
 from hatchway.backends.container_network import INSTALLATION, Attachment, Networks
+from hatchway.backends.container_own import Listed, is_named, own
 from hatchway.backends.container_private import is_mark
 from hatchway.backends.container_pull import PULL_STALL, Image, Images, Wanted
 from hatchway.backends.container_stop import Stopper
@@ -257,12 +257,16 @@ class ContainerBackend:
         """Stop signal, grace, removal with anonymous volumes, and a look that nothing bears the agent's id any more.
 
         Where nothing was there to begin with, the engine must be the one that the agent was spawned on. A container
-        that somebody renamed is found by the id on the row.
+        that somebody renamed is found by its labels, and by the id on the row.
         """
         spawned = facts.compute.ref if facts.compute else None
+        first: set[str] = set()
         try:
             for look in range(3):
                 found = await self._list(agent_id, spawned)
+                # A duplicate that somebody made does not become the agent's own because that has been removed here.
+                found = [one for one in found if look == 0 or one["Id"] in first or is_named(one)]
+                first |= {one["Id"] for one in found}
                 if not found:
                     if look == 0:
                         await self._refuse_for_another_engine(agent_id, facts)
@@ -336,20 +340,13 @@ class ContainerBackend:
     async def close(self) -> None:
         await self._engine.close()
 
-    async def _list(self, agent_id: str | None, spawned: str | None = None) -> list[dict[str, Any]]:
-        """The containers of one agent, or of all (None), and of those only what is named for its agent or is
-        `spawned`."""
+    async def _list(self, agent_id: str | None, spawned: str | None = None) -> list[Listed]:
+        """The containers of one agent, or of all (None): agents' own only. `spawned`: the id of one that is."""
         labels = [f"{INSTALLATION}={self._installation_id}"]
         labels += [f"{AGENT_ID}={agent_id}"] if agent_id is not None else [AGENT_ID]
-        found: list[dict[str, Any]] = await self._engine.call(
-            "list its containers", lambda c: c.containers(all=True, filters={"label": labels})
+        return await self._engine.call(
+            "list its containers", lambda c: own(c, c.containers(all=True, filters={"label": labels}), spawned)
         )
-        return [
-            container
-            for container in found
-            if container["Id"] == spawned
-            or is_named_for(container["Labels"].get(AGENT_ID, ""), container.get("Names") or [])
-        ]
 
     async def _ref(self, container_id: str) -> ComputeRef:
         engine = (await self._engine.facts()).host_id

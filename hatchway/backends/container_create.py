@@ -56,8 +56,7 @@ def is_stopping(name: str) -> bool:
 
 
 def is_named_for(agent_id: str, names: Iterable[str]) -> bool:
-    """Whether a container with these names is the agent's own. Its labels do not prove it: `docker commit` copies them
-    into an image, and whatever runs from that bears them too.
+    """Whether a container with these names is called as the agent's own is.
 
     One without any name is being removed, and counts: engines give a name away before the container is gone.
     """

@@ -22,6 +22,7 @@ from hatchway.backends.container_create import AGENT_ID, is_named_for, is_stoppi
 from hatchway.backends.container_engine import Client, Engine
 from hatchway.backends.container_errors import EngineRefused
 from hatchway.backends.container_network import INSTALLATION
+from hatchway.backends.container_own import Listed, own, was_renamed
 from hatchway.backends.errors import log_tail
 from hatchway.model import ComputeExit
 
@@ -131,15 +132,17 @@ class Exits:
     async def _look(self) -> list[ComputeExit]:
         """Everything of ours that has ended and was not told yet, in the order in which it was made."""
         filters = {"label": [f"{INSTALLATION}={self._installation_id}"]}
-        ours = await self._engine.call("list its containers", lambda c: c.containers(all=True, filters=filters))
+
+        def listed(client: Client) -> list[Listed]:
+            return own(client, client.containers(all=True, filters=filters))
+
+        ours = await self._engine.call("list its containers", listed)
         exits: list[ComputeExit] = []
         for container in reversed(ours):  # the engine lists the newest first
             if container["State"] == "running":
                 self._started.add(container["Id"])
             elif container["State"] in _ENDED and not any(map(is_stopping, container.get("Names") or [])):
-                agent_id = container["Labels"].get(AGENT_ID, "")
-                named = is_named_for(agent_id, container.get("Names") or [])
-                exit_ = await self._exit_of(container["Id"], agent_id, None) if named else None
+                exit_ = await self._exit_of(container["Id"], container["Labels"][AGENT_ID], None)
                 exits += [exit_] if exit_ is not None else []
         return exits
 
@@ -149,13 +152,17 @@ class Exits:
             self._started.add(container_id)
             return None
         agent_id, name = attributes.get(AGENT_ID, ""), attributes.get("name", "")
-        if is_stopping(name) or not is_named_for(agent_id, [name]):
+        if not agent_id or is_stopping(name):
+            return None
+        if not is_named_for(agent_id, [name]) and not await self._engine.call(
+            "look whose container it was", lambda c: was_renamed(c, self._installation_id, attributes)
+        ):
             return None
         code = attributes.get("exitCode")
         return await self._exit_of(container_id, agent_id, int(code) if code else None)
 
     async def _exit_of(self, container_id: str, agent_id: str, code: int | None) -> ComputeExit | None:
-        if container_id in self._told or not agent_id:
+        if container_id in self._told:
             return None
         try:
             exit_ = await self._engine.call(
@@ -182,13 +189,13 @@ _ENDED = frozenset({"exited", "dead", "stopped"})
 
 
 def compute_exit(client: Client, container_id: str, agent_id: str) -> ComputeExit | None:
-    """How a container ended and what it last printed, its secrets masked.
+    """How an agent's own container ended and what it last printed, its secrets masked.
 
-    None where it has not ended, where its end is a teardown's doing, and where it is not the agent's own container.
+    None where it has not ended, and where its end is a teardown's doing.
     """
     found = client.inspect_container(container_id)
     state, name = found["State"], found.get("Name") or ""
-    if state["Status"] not in _ENDED or is_stopping(name) or not is_named_for(agent_id, [name]):
+    if state["Status"] not in _ENDED or is_stopping(name):
         return None
     tail = read_log(client, container_id, _TAIL)
     if state.get("OOMKilled"):
