@@ -310,6 +310,7 @@ async def test_nobody_is_adopted_once_the_teardown_has_begun(lab: Lab) -> None:
     await lab.nothing_left()
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_an_update_for_another_agent_is_rejected_and_leaves_no_event(lab: Lab) -> None:
     started = await lab.provision(job_id="job-1")
     await lab.reaches(started, S.AWAITING_ADOPTION)

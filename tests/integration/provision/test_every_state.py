@@ -90,7 +90,7 @@ async def test_a_reset_of_an_ended_provision_is_refused(lab: Lab) -> None:
 @pytest.mark.parametrize("task", [0, 1, 2])
 async def test_a_reset_of_an_ended_provision_to_its_middle_ends_as_its_job_did(lab: Lab, task: int) -> None:
     """It has forgotten the adoption, whose update nobody sends again. What the job came to is known to the store."""
-    started = await lab.provision(job_id="job-1", adoption_timeout=3.0)
+    started = await lab.provision(job_id="job-1", adoption_timeout=8.0)
     await lab.reaches(started, S.AWAITING_ADOPTION)
     await lab.adopt(started)
     await lab.complete(started)

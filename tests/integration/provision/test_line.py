@@ -158,7 +158,7 @@ async def test_a_provision_that_the_configuration_plans_out_of_the_line_leaves_i
     await lab.apply(laptop(maxAgents=1))
     holder = await lab.provision(job_id="holder")
     await lab.reaches(holder, S.AWAITING_ADOPTION)
-    waiting = await lab.provision(job_id=job_id, wait_timeout=4)
+    waiting = await lab.provision(job_id=job_id, wait_timeout=15)
     await lab.reaches(waiting, S.QUEUED)
 
     await lab.apply(laptop(maxAgents=1, labelSets=[label_set("other")]))

@@ -33,6 +33,7 @@ async def narrow(namespaces: Namespaces, database_url: str) -> AsyncIterator[Lab
 
 
 @pytest.mark.scenario("S36")
+@pytest.mark.timeout(600)
 async def test_backend_calls_hold_no_connection(narrow: Lab) -> None:
     """All spawns hang in the backend at once; five connections are still enough for everything else."""
     narrow.backend.after_create = gate = Gate()
@@ -76,6 +77,8 @@ async def test_an_agent_is_its_own_jobs_and_no_others(lab: Lab) -> None:
 
 
 @pytest.mark.scenario("S21")
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("unhurried")
 async def test_a_restart_with_a_hundred_under_way_spawns_nobody_again_and_repeats_no_step(
     namespaces: Namespaces, database_url: str
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
@@ -97,6 +96,7 @@ STATES: dict[str, tuple[Callable[[Lab, AsyncExitStack], Awaitable[Started]], str
 """State -> how it is reached, for whom it waits, and what one can do."""
 
 
+@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("state", STATES)
 async def test_each_state_says_what_since_when_for_whom_and_what_one_can_do(lab: Lab, state: str) -> None:
     reach, waits_for, advice = STATES[state]
@@ -143,6 +143,7 @@ async def test_a_provision_that_has_ended_says_how_and_why(lab: Lab, end: str) -
     assert ("**last error**" in page) == bool(said)
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_an_operators_name_and_an_agents_output_cannot_become_markdown(lab: Lab) -> None:
     hostile = "```\n# Pwned <img src=x onerror=alert(1)> [click](https://evil.test)"
     started = await AT["active"](lab)
@@ -173,16 +174,15 @@ async def test_an_operators_name_and_an_agents_output_cannot_become_markdown(lab
 
 async def test_within_a_minute_a_spawn_says_that_nobody_polls(lab: Lab) -> None:
     await lab.stop_host("host-1")
-    began = time.monotonic()
     started = await lab.provision(job_id="job-1")
 
     async def named() -> str | None:
         page = await _page(lab, started.workflow_id)
         return page if "nobody polls" in page else None
 
-    page = await until(named, patience=75)
+    page = await until(named, patience=120)
 
-    assert time.monotonic() - began < 66
+    assert await _until_a_time_out_was_seen_to(lab, started) < timedelta(seconds=66)
     assert _waits_for(page) == "a worker: nobody polls hatchway.spawn.laptop, or all who do are busy"
     assert "start one that reaches this scaler's backend" in _advice(page)
     lab.start_host(lab.backend)
@@ -190,6 +190,17 @@ async def test_within_a_minute_a_spawn_says_that_nobody_polls(lab: Lab) -> None:
     assert "nobody polls" not in await _page(lab, started.workflow_id)
     await lab.hatchway.cancel(started.workflow_id)
     await lab.nothing_left()
+
+
+async def _until_a_time_out_was_seen_to(lab: Lab, started: Started) -> timedelta:
+    """From the start to the end of the first workflow task after it, by the clock of the server: then the page is new.
+
+    How soon after that this test has looked is no matter of the page.
+    """
+    events = [event async for event in lab.handle(started).fetch_history_events()]
+    timed_out = next(e.event_id for e in events if e.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT)
+    seen_to = next(e for e in events[timed_out:] if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED)
+    return seen_to.event_time.ToDatetime() - events[0].event_time.ToDatetime()
 
 
 async def test_a_stuck_teardown_names_the_host_the_error_and_the_way_out(lab: Lab) -> None:
@@ -204,8 +215,8 @@ async def test_a_stuck_teardown_names_the_host_the_error_and_the_way_out(lab: La
     teardown = f"teardown/{started.agent_id}"
 
     async def failed() -> str | None:
-        page = await _page(lab, teardown)
-        return page if "**last error**" in page else None
+        page = await _page(lab, teardown)  # until then it may have waited for the database
+        return page if "the engine answered 500" in page else None
 
     page = await until(failed)
 
@@ -213,6 +224,7 @@ async def test_a_stuck_teardown_names_the_host_the_error_and_the_way_out(lab: La
     assert page.startswith("### tearing-down\n")
     assert datetime.now(UTC) - _since(page) < timedelta(minutes=2)
     assert "on host `host-1`" in page
+    assert "**last error**" in page
     assert "the engine answered 500" in page.split("```")[1]
     assert page.count("```") == 2
     assert f"`hatchway forget {started.agent_id}`" in _advice(page)

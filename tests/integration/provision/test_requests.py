@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -85,13 +86,20 @@ async def _start_from_the_command_line(lab: Lab, request: Any) -> tuple[str, dic
         *given, *where,
     )  # fmt: skip
 
-    async def closed() -> dict[str, Any] | None:
+    async def closed() -> list[dict[str, Any]] | None:
         shown = json.loads(await _temporal("workflow", "show", "--workflow-id", "bad", "--output", "json", *where))
-        last: dict[str, Any] = shown["events"][-1]
-        return last if "workflowExecutionFailedEventAttributes" in last else None
+        events: list[dict[str, Any]] = shown["events"]
+        return events if "workflowExecutionFailedEventAttributes" in events[-1] else None
 
-    last = await until(closed, patience=5)
+    events = await until(closed)
+    first, last = events[0], events[-1]
+    # By the clock of the server: the command line alone takes seconds on a busy machine.
+    assert _moment(last["eventTime"]) - _moment(first["eventTime"]) <= timedelta(seconds=5)
     return "FAILED", last["workflowExecutionFailedEventAttributes"]["failure"]
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 async def _temporal(*arguments: str) -> str:
