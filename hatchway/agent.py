@@ -33,6 +33,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
+import io
 import json
 import math
 import os
@@ -72,8 +73,8 @@ _started = time.monotonic()
 
 def say(message: str) -> None:
     """One line on stderr, stamped by the time since the start: the wall clock may be wrong here."""
-    # The log pipe may be gone, which is no reason to stop a job.
-    with contextlib.suppress(OSError, ValueError):
+    # Whatever is in the way (the log pipe is gone, there is no memory for a line) is no reason to stop a job.
+    with contextlib.suppress(Exception):
         print(f"[{time.monotonic() - _started:9.3f}s] hatchway-agent: {message}", file=sys.stderr, flush=True)
 
 
@@ -138,23 +139,25 @@ class Gateway:
         headers = {"Content-Type": "application/json", "User-Agent": f"hatchway-agent/{VERSION}"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        # A socket timeout bounds each read, not the answer: a server that drips bytes would hold the call for ever.
-        watchdog = threading.Timer(CALL_S, lambda: _cut(sock))
-        watchdog.daemon = True
+        sock = None
         try:
             connection.connect()
-            # Kept by itself: http.client forgets its socket as soon as an answer says that it is the last one.
             sock = connection.sock
-            watchdog.start()
+            connection.sock = _Bounded(sock)
             connection.request("POST", self._path + path, json.dumps(body).encode(), headers)
             response = connection.getresponse()
             raw = response.read(MAX_ANSWER + 1)
+            return self._understood(response, raw)
+        except UnavailableError:
+            raise
         except (OSError, http.client.HTTPException) as e:
             raise UnavailableError(f"{type(e).__name__}: {e}") from None
+        except Exception as e:  # no memory, say: that may pass like an outage. Its words are not said: they may quote
+            raise UnavailableError(f"{type(e).__name__}, which was not foreseen") from None
         finally:
-            watchdog.cancel()
             connection.close()
-        return self._understood(response, raw)
+            if sock is not None:
+                sock.close()
 
     def _understood(self, response: http.client.HTTPResponse, raw: bytes) -> tuple[int, dict[str, Any]]:
         status = response.status
@@ -170,18 +173,45 @@ class Gateway:
         return status, answer
 
 
-def _cut(sock: socket.socket) -> None:
-    # The call may have ended, and closed its socket, between the timer and this line. The plain socket's shutdown, for
-    # that of a TLS socket would hand the reader undeciphered bytes.
-    with contextlib.suppress(OSError):
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+class _Bounded(io.RawIOBase):
+    """A connected socket, in http.client's hands, whose writes and reads are all over CALL_S from now.
+
+    A socket's own timeout bounds each read, not the answer: a server that drips bytes would hold the call for ever. No
+    thread watches over it, for a job may use up all that the machine has to give.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._deadline = time.monotonic() + CALL_S
+
+    def sendall(self, data: bytes) -> None:
+        self._bound().sendall(data)
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._bound().recv_into(buffer)
+
+    def close(self) -> None:
+        """Nothing: http.client closes as soon as an answer says that it is the last one, and then reads on."""
+
+    def _bound(self) -> socket.socket:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"not over within {CALL_S:g} s")
+        self._sock.settimeout(left)
+        return self._sock
 
 
 def _seconds(value: object, highest: float = 60.0) -> float:
     """A waiting time from the other side, held between 0 and `highest`; 0 for anything that is not a number."""
     try:
         seconds = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return 0.0
     return min(max(seconds, 0.0), highest) if math.isfinite(seconds) else 0.0
 
@@ -237,8 +267,10 @@ class Gateways:
                 if status == 200:
                     return answer
                 raise RefusedError(status, str(answer.get("message") or answer.get("error") or "refused"))
-            except UnavailableError as e:
-                asked = e.retry_after
+            except RefusedError:
+                raise
+            except Exception as e:  # an outage, or what nobody foresaw: neither may lose what is to be said
+                asked = getattr(e, "retry_after", 0.0)
             left = limit_s - (time.monotonic() - begun)
             if left <= 0:
                 raise StrandedError(f"no gateway answered {path} for {limit_s:g} s")
@@ -259,17 +291,26 @@ class Job:
             options["process_group"] = 0
         else:
             options["preexec_fn"] = os.setpgrp
-        self._process = subprocess.Popen(command, **options)
-        threading.Thread(target=self._wait, name="job", daemon=True).start()
+        self._process: subprocess.Popen[bytes] | None = None
+        tried = threading.Event()
+        # Before the command: where there is no thread to be had, none runs that nobody waits for.
+        threading.Thread(target=self._wait, args=(tried,), name="job", daemon=True).start()
+        try:
+            self._process = subprocess.Popen(command, **options)
+        finally:
+            tried.set()
 
-    def _wait(self) -> None:
+    def _wait(self, tried: threading.Event) -> None:
+        tried.wait()
+        if self._process is None:
+            return
         code = self._process.wait()
         self.exit_code = code if code >= 0 else 128 - code
         self._ended()
 
     def signal(self, number: int) -> None:
         # A group that has just ended is what the signal asks for.
-        if self.exit_code is None:
+        if self._process is not None and self.exit_code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
@@ -292,6 +333,7 @@ class Agent:
         self._told_to_stop = ""
         self._starting = threading.Lock()
         """Held while a command is being started: SIGTERM reaches it exactly once, whenever it comes."""
+        self._registered = threading.Event()
         self._terminated = threading.Event()
         self._finished = threading.Event()
         self._wake = threading.Event()
@@ -312,6 +354,8 @@ class Agent:
 
     def run(self, claim: str) -> int:
         """Live one agent's life. Returns the exit code."""
+        # Before the claim is spent: where there is no thread to be had, the agent ends at once.
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
         try:
             agent_id = self._redeem(claim)
             bound = self._register()
@@ -326,7 +370,7 @@ class Agent:
             return EXIT_TOLD_TO_STOP
         say(f"registered as {agent_id}" + (f" for job {bound['job_id']}" if bound.get("job_id") else ""))
         self._warm = bool(bound.get("warm"))
-        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+        self._registered.set()
         if self._warm:
             say("warm: waiting for a job")
         code = None if self._warm else self._start(bound)
@@ -362,31 +406,39 @@ class Agent:
 
     def _beat(self) -> None:
         """The heartbeat thread. A failed heartbeat is followed by the next one sooner."""
+        self._registered.wait()
         wait_s = self._interval_s
         retry_s = 1.0
         while not self._finished.wait(wait_s * random.uniform(0.9, 1.0)):  # noqa: S311 - no secret
-            body = {"registration_id": self._registration, "busy": self._job is not None}
             try:
-                status, answer = self._gateways.once("/v1/agents/heartbeat", body, self._token)
-            except UnavailableError as e:
-                wait_s = min(max(retry_s, e.retry_after), self._interval_s)
+                if not self._heartbeat():
+                    return
+            except Exception as e:  # this thread's end would be the agent's silence, and the end of its job
+                if not isinstance(e, UnavailableError):
+                    say(f"the heartbeat failed: {type(e).__name__}, which was not foreseen")
+                wait_s = min(max(retry_s, getattr(e, "retry_after", 0.0)), self._interval_s)
                 retry_s *= 2
-                continue
-            retry_s = 1.0
-            if status in (401, 410):
-                self._told_to_stop = str(answer.get("message") or f"HTTP {status}")
+            else:
+                wait_s, retry_s = self._interval_s, 1.0
+
+    def _heartbeat(self) -> bool:
+        """One heartbeat, and what follows from its answer. False when it was the last one: the agent has to stop."""
+        body = {"registration_id": self._registration, "busy": self._job is not None}
+        status, answer = self._gateways.once("/v1/agents/heartbeat", body, self._token)
+        if status in (401, 410):
+            self._told_to_stop = str(answer.get("message") or f"HTTP {status}")
+            self._wake.set()
+            return False
+        if status == 200:
+            self._pace(answer.get("next_in_s"))
+            job = answer.get("job")
+            if self._warm and self._awaited is None and isinstance(job, dict) and job.get("job_id"):
+                self._awaited = job
                 self._wake.set()
-                return
-            if status == 200:
-                self._pace(answer.get("next_in_s"))
-                job = answer.get("job")
-                if self._warm and self._awaited is None and isinstance(job, dict) and job.get("job_id"):
-                    self._awaited = job
-                    self._wake.set()
-                if answer.get("drain") and not self._drain:
-                    self._drain = True
-                    self._wake.set()
-            wait_s = self._interval_s
+            if answer.get("drain") and not self._drain:
+                self._drain = True
+                self._wake.set()
+        return True
 
     def _start(self, bound: dict[str, Any]) -> int | None:
         """Start the command, if there is one. Returns an exit code when it could not be started."""
@@ -400,9 +452,9 @@ class Agent:
         with self._starting:
             try:
                 self._job = Job(self._command, environment, self._wake.set)
-            except (OSError, ValueError) as e:
+            except Exception as e:  # a bad word or directory, no process, no thread or no memory to be had
                 missing = isinstance(e, FileNotFoundError)
-                say(f"the command cannot be started: {e.strerror if isinstance(e, OSError) else e}")
+                say(f"the command cannot be started: {e.strerror if isinstance(e, OSError) else e or type(e).__name__}")
                 return 127 if missing else 126
             if self._terminated.is_set():
                 # SIGTERM came between the registration and this line, when there was no job to hand it to.
