@@ -98,8 +98,8 @@ class Candidate:
     way: Way | None = None
     """None: its host, or the URL that it was given, is not known."""
     reached_since: datetime | None = None
-    """Since when agents that came the same way have been heard of without a gap, and still are, at a gateway that is
-    alive; of all such the longest. Looked for only where its own gateway is silent. None: nobody knows of any."""
+    """Since when an agent that came the same way has been heard of without a gap, and still is, at a gateway that is
+    alive. Looked for only where its own gateway is silent. None: nobody knows of one."""
     deadline_at: datetime | None = None
     closing_at: datetime | None = None
     end_reason: EndReason | None = None

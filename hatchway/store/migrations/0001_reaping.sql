@@ -16,17 +16,18 @@ create function hatchway_gateway_since(args jsonb) returns timestamptz language 
      and last_seen_at > now() - make_interval(secs => (args->>'silent_s')::double precision)
      and isfinite(last_seen_at) and isfinite(alive_since) $$;
 
--- Since when there has been somewhere to go on each of these ways: agents that came the same way are heard of at a
--- gateway that is alive, and have been without a gap; of all such, the longest. A way that is not in the answer led
--- nobody anywhere, for all that is known. A way is more than its URL: the same one may lead elsewhere from another host,
--- or to nothing from another scaler's networks.
--- args: ways [{scaler, host_id, orchestrator_url}], agent_timeout_s (within which an agent was heard of), silent_s
+-- On which of these ways there has been somewhere to go for the flap grace, and since when: an agent that came the same
+-- way is heard of at a gateway that is alive, and has been without a gap. The first such agent is enough. A way that is
+-- not in the answer led nobody anywhere, for all that is known. A way is more than its URL: the same one may lead
+-- elsewhere from another host, or to nothing from another scaler's networks.
+-- args: ways [{scaler, host_id, orchestrator_url}], agent_timeout_s (within which an agent was heard of), silent_s,
+-- flap_grace_s
 create function hatchway_reached(args jsonb) returns jsonb
 language sql stable set search_path = public, pg_temp as $$
   select coalesce(jsonb_agg(jsonb_build_object('way', w.way, 'since', reached.since)), '[]')
     from (select distinct way from jsonb_array_elements(args->'ways') way) w
    cross join lateral (
-      select min(greatest(i.alive_since, p.heard_since)) since
+      select greatest(i.alive_since, p.heard_since) since
         from scaler_spawning_agents s
         join scaler_agent_tokens t using (agent_id)
         join scaler_agent_presence p using (agent_id)
@@ -38,8 +39,10 @@ language sql stable set search_path = public, pg_temp as $$
          and isfinite(p.last_seen_at) and isfinite(p.heard_since)
          and i.kind = 'gateway'
          and i.last_seen_at > now() - make_interval(secs => (args->>'silent_s')::double precision)
-         and isfinite(i.last_seen_at) and isfinite(i.alive_since)) reached
-   where reached.since is not null $$;
+         and isfinite(i.last_seen_at) and isfinite(i.alive_since)
+         and greatest(i.alive_since, p.heard_since)
+             <= now() - make_interval(secs => (args->>'flap_grace_s')::double precision)
+       limit 1) reached $$;
 
 -- The next agents in the order of their ids, `walk` of them at most, and of those the ones that a reaper may have
 -- something to say about. `next`: where to go on, null at the end. args: after, walk, flap_grace_s, silent_s
@@ -104,8 +107,7 @@ declare
 begin
   if v_ways <> '[]' then
     select coalesce(jsonb_agg(r->'way'), '[]') into v_reached
-      from jsonb_array_elements(hatchway_reached(args || jsonb_build_object('ways', v_ways))) r
-     where (r->>'since')::timestamptz <= now() - v_grace;
+      from jsonb_array_elements(hatchway_reached(args || jsonb_build_object('ways', v_ways))) r;
   end if;
   for c in
     select *
