@@ -49,7 +49,7 @@ class Hatchway:
             env=clean_environment({**self.environment, **environment}),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
 
@@ -70,11 +70,27 @@ class Hatchway:
         assert done.returncode == 0, done.stderr
         return {row["agent_id"]: row for row in map(json.loads, done.stdout.splitlines())}
 
-    def until_gone(self, agent_id: str, limit: float = 30) -> None:
+    def until_gone(self, agent_id: str) -> None:
         """Wait until the agent holds no slot."""
-        end = time.monotonic() + limit
-        while agent_id in self.agents():
-            assert time.monotonic() < end, f"{agent_id} still holds a slot"
+        until(lambda: agent_id not in self.agents(), f"{agent_id} holds no slot")
+
+    def until_shown(self, name: str, **fields: str) -> dict[str, Any]:
+        """What `show` says of an agent or a workflow once these fields of it are so."""
+
+        def so() -> dict[str, Any] | None:
+            shown = self.object("show", name)
+            return shown if fields.items() <= shown.items() else None
+
+        found: dict[str, Any] = until(so, f"{name} shown with {fields}")
+        return found
+
+
+def until(condition: Callable[[], Any], what: str, limit: float = 120) -> Any:
+    """Wait for what commands show; each of them takes seconds on a busy machine."""
+    end = time.monotonic() + limit
+    while not (value := condition()):
+        assert time.monotonic() < end, f"waited {limit:g} s in vain for: {what}"
+    return value
 
 
 def configuration() -> dict[str, Any]:

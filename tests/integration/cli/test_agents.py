@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import uuid
 from collections.abc import Iterator
 
@@ -11,7 +12,7 @@ import pytest
 from hatchway.dev.stack import Stack
 from hatchway.store.outcomes import Outcomes
 from hatchway.store.pool import Database
-from tests.integration.cli.conftest import Hatchway
+from tests.integration.cli.conftest import Hatchway, until
 
 
 def job() -> str:
@@ -118,12 +119,12 @@ def test_an_agent_that_waits_in_the_line_is_shown_with_its_place_and_is_cancelle
     first = hatchway.provision("single", job_id=job())
     waiting = hatchway.provision("single", "--wait", "none", job_id=job())
 
-    shown = hatchway.object("show", waiting["workflow_id"])
+    shown = hatchway.until_shown(waiting["workflow_id"], state="queued")
     cancelled = hatchway("cancel", waiting["workflow_id"])
     for agent in (waiting, first):
         hatchway("cancel", agent["workflow_id"])
     hatchway.until_gone(first["agent_id"])
-    after = hatchway.object("show", waiting["workflow_id"])
+    after = hatchway.until_shown(waiting["workflow_id"], workflow_status="canceled")
 
     assert (shown["state"], shown["line_position"]) == ("queued", 1)
     assert "scaler:single is full" in shown["waiting_for"]
@@ -133,7 +134,11 @@ def test_an_agent_that_waits_in_the_line_is_shown_with_its_place_and_is_cancelle
 
 
 def test_the_output_of_an_agent_on_this_host_is_printed(hatchway: Hatchway, busy: str) -> None:
-    by_agent = hatchway("logs", busy)
+    def printed() -> subprocess.CompletedProcess[str] | None:  # an agent is adopted before its job begins
+        done = hatchway("logs", busy)
+        return done if "began" in done.stdout else None
+
+    by_agent = until(printed, "the job's output")
     by_workflow = hatchway.object("logs", f"provision/job/{hatchway.agents()[busy]['job_id']}")
 
     assert by_agent.returncode == 0
@@ -164,7 +169,7 @@ def test_a_cancelled_agent_is_torn_down(hatchway: Hatchway, busy: str) -> None:
     hatchway.until_gone(busy)
 
     assert done == {"agent_id": busy, "workflow_id": done["workflow_id"], "done": True}
-    assert hatchway.object("show", busy)["workflow_status"] == "canceled"
+    assert hatchway.until_shown(busy, workflow_status="canceled")
 
 
 def test_an_agent_that_nobody_tears_down_is_not_forgotten(hatchway: Hatchway, busy: str) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 from hatchway.dev.stack import Stack
 from hatchway.store.pool import Database
-from tests.integration.cli.conftest import Hatchway
+from tests.integration.cli.conftest import Hatchway, until
 
 
 def _job() -> str:
@@ -26,11 +25,8 @@ def _scaler(hatchway: Hatchway, name: str) -> dict[str, Any]:
     return found
 
 
-def _until(condition: Any, limit: float = 30) -> Any:
-    end = time.monotonic() + limit
-    while not (value := condition()):
-        assert time.monotonic() < end, "the awaited condition did not come true"
-    return value
+def _until(condition: Callable[[], Any]) -> Any:
+    return until(condition, "a condition of this test")
 
 
 @pytest.fixture

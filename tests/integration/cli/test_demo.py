@@ -41,7 +41,7 @@ def demo(directory: Path, **environment: str) -> subprocess.CompletedProcess[str
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
 
@@ -115,7 +115,7 @@ def test_a_demo_that_is_stopped_half_way_leaves_nothing_running(directory: Path,
             break
 
     process.terminate()
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
 
     assert process.returncode == 130
     assert "Traceback" not in errors
@@ -133,7 +133,7 @@ def test_on_a_terminal_the_ui_stays_up_until_enter_or_ctrl_c(
         answer = httpx.get(page[1].decode(), trust_env=False)
         os.write(terminal, key)
         rest = read_until(terminal, None)
-        process.wait(60)
+        process.wait(120)
 
     assert answer.status_code == 200
     assert process.returncode == code
@@ -160,7 +160,7 @@ def terminal_demo(directory: Path) -> Iterator[tuple[subprocess.Popen[bytes], in
         yield process, ours
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(120)
         os.close(ours)
 
 

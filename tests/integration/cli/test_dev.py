@@ -61,7 +61,7 @@ class Dev:
         """Send a signal and wait for the end: exit code, and what was still printed."""
         assert self.process is not None
         self.process.send_signal(how)
-        said, _ = self.process.communicate(timeout=60)
+        said, _ = self.process.communicate(timeout=120)
         return self.process.returncode, said
 
 
@@ -120,7 +120,7 @@ def test_a_worker_that_is_killed_ends_dev_with_its_last_words(dev: Dev, processe
 
     os.kill(worker, signal.SIGKILL)
     assert dev.process is not None
-    said, _ = dev.process.communicate(timeout=60)
+    said, _ = dev.process.communicate(timeout=120)
 
     assert dev.process.returncode == 1
     assert "the worker has ended with exit code -9" in said
