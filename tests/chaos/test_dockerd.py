@@ -33,7 +33,7 @@ from tests.support.chaos.points import Point
 from tests.support.chaos.processes import signal_agent
 from tests.support.chaos.scalers import DOCKER, Docker
 from tests.support.docker_fixtures import import_image
-from tests.support.namespaces import until
+from tests.support.namespaces import unless_slow, until
 from tests.support.proxy import FaultProxy
 
 POINTS = (Point.P3, Point.P4, Point.P5, Point.P6, Point.P7, Point.P8)
@@ -111,7 +111,8 @@ async def _at_work(fleet: Fleet, seconds: float) -> Started:
     started = await fleet.provision(new_job("busy", seconds), DOCKER)
 
     async def active() -> bool:
-        return (await fleet.hatchway.status(started.workflow_id)).state is ProvisionState.ACTIVE
+        status = await unless_slow(fleet.hatchway.status(started.workflow_id))
+        return status is not None and status.state is ProvisionState.ACTIVE
 
     await until(active, what="the agent at work")
     return started
@@ -135,7 +136,8 @@ async def test_a_busy_agent_whose_container_ended_while_the_daemon_was_dead_is_t
     """The other one, whose container goes on where the daemon lets it, does its job as if nothing had been."""
     code = 128 + (signal.SIGKILL if live_restore else signal.SIGTERM)  # which a daemon that comes up sends them
     async with Dockerd(live_restore=live_restore) as daemon, fleet_on(daemon) as fleet, Witness(fleet) as witness:
-        lost, other = await asyncio.gather(_at_work(fleet, LONG_S), _at_work(fleet, SHORT_S))
+        lost = await _at_work(fleet, LONG_S)
+        other = await _at_work(fleet, SHORT_S)  # last: it has that long until the daemon dies
         before = containers(daemon)
 
         await daemon.kill()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.support.chaos.bout import verdict
+from tests.support.chaos.bout import OF_A_BUG, OF_NONE, verdict
 from tests.support.chaos.bugs import BUGS
 from tests.support.chaos.campaign import end_of
 from tests.support.chaos.evidence import Witness, gather
@@ -17,13 +17,13 @@ from tests.support.namespaces import until
 
 async def test_without_a_bug_the_same_load_breaks_no_invariant() -> None:
     async with running_fleet(workers=2, gateways=1) as fleet:
-        assert [str(violation) for violation in await verdict(fleet)] == []
+        assert [str(violation) for violation in await verdict(fleet, OF_NONE)] == []
 
 
 @pytest.mark.parametrize("bug", list(BUGS))
 async def test_a_seeded_bug_turns_the_checker_red(bug: str) -> None:
     async with running_fleet(workers=2, gateways=1, bug=bug) as fleet:
-        violations = await verdict(fleet)
+        violations = await verdict(fleet, OF_A_BUG)
 
     assert BUGS[bug].breaks in {violation.kind.invariant for violation in violations}
 

@@ -25,7 +25,7 @@ from docker.errors import DockerException
 from tests.support.chaos.processes import signal_tree
 from tests.support.namespaces import until
 
-ENDS_WITHIN_S = 20.0
+ENDS_WITHIN_S = 60.0
 NETWORKS = range(1, 250)
 
 
