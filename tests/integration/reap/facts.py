@@ -27,8 +27,11 @@ def quick(**scaler: Any) -> dict[str, Any]:
     return {**laptop(**scaler), "reaper": SHORT}
 
 
-async def gateway(db: Database, name: str = "gateway-1", alive_for: float = 3600, silent_for: float = 0) -> None:
-    """A gateway that has been alive for so many seconds and was last heard of so many seconds ago."""
+async def gateway(db: Database, name: str = "gateway-1", alive_for: float = 3600, silent_for: float = -3600) -> None:
+    """A gateway that has been alive for so many seconds and was last heard of so many seconds ago.
+
+    When nothing is said of that, it is heard of however long a test takes.
+    """
     await Presence(db).instance_beat(name, "gateway", "1", [], None)
     await db.fetch_all(
         """

@@ -89,7 +89,7 @@ async def _the_gateway_goes(db: Database) -> None:
 
 
 async def _the_gateway_has_come_back(db: Database) -> None:
-    await gateway(db, alive_for=119)
+    await gateway(db, alive_for=100)
 
 
 async def _it_is_closed(db: Database) -> None:
