@@ -75,6 +75,8 @@ from tests.support.scripted import Cloud, ScriptedBackend
 from tests.support.stack import laptop
 
 SCALER = "laptop"
+STICKY_FOR = timedelta(seconds=2)
+"""How long a workflow task waits for the worker that has the workflow cached: tests kill those."""
 
 
 @dataclass
@@ -326,7 +328,7 @@ def control_worker(lab: Lab) -> Worker:
             adoption.adopt, adoption.close, auth.resolve_container_auth, sweep.line, reap.reap, purge.purge,
             *warm.all, ReclaimRetirement(Reclaiming(lab.db), lab.temporal, lab.metrics).retire,
         ],
-        sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
+        sticky_queue_schedule_to_start_timeout=STICKY_FOR,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from temporalio.api.enums.v1 import EventType
 from hatchway.client import Started
 from hatchway.dev.ports import free_port
 from hatchway.dev.temporal import EmbeddedTemporal
+from tests.support import lab as lab_module
 from tests.support.lab import Lab, running_lab
 from tests.support.namespaces import Namespaces, until
 
@@ -40,8 +42,9 @@ CONFIG = {
 
 @pytest.mark.usefixtures("unhurried")
 async def test_a_provision_with_container_auth_stays_within_its_actions_and_events(
-    tmp_path: Path, database_url: str
+    tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(lab_module, "STICKY_FOR", timedelta(minutes=1))  # the one worker may be slow, and stays
     metrics_port = free_port()
     async with EmbeddedTemporal(tmp_path, persistent=False, ui=False, metrics_port=metrics_port) as server:
         namespaces = Namespaces(server.address)
