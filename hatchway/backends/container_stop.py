@@ -7,6 +7,7 @@ import time
 from datetime import timedelta
 
 import structlog
+from docker.errors import APIError
 
 from hatchway.backends.container_create import AGENT_ID, is_stopping, stop_grace, stopping_name
 from hatchway.backends.container_engine import Client, Engine
@@ -78,7 +79,9 @@ class Stopper:
 
 
 def _ask_to_stop(client: Client, container_id: str) -> timedelta | None:
-    """Tell the container to stop, under its teardown's name. Returns the grace to wait, None where there is none."""
+    """Tell the container to stop, under its teardown's name. Returns the grace to wait, None where there is none, or it
+    could not be told.
+    """
     found = client.inspect_container(container_id)
     labels = found["Config"].get("Labels") or {}
     if not is_stopping(found["Name"]):
@@ -87,14 +90,28 @@ def _ask_to_stop(client: Client, container_id: str) -> timedelta | None:
     state = found["State"]
     if not state.get("Running") or state.get("Paused") or not granted:
         return None
+    for signal in dict.fromkeys((found["Config"].get("StopSignal") or "SIGTERM", "SIGTERM")):
+        refused = _refused_signal(client, container_id, signal)
+        if refused is None:
+            return granted
+        if refused.not_running:
+            return None
+        log.warning("container_not_signalled", container_id=container_id, signal=signal, error=str(refused))
+    return None
+
+
+def _refused_signal(client: Client, container_id: str, signal: str) -> EngineRefused | None:
+    """Send it. What the engine said where it would not: an image may name a signal that there is not, and no refusal
+    of one may keep the container from being removed. Raises what means that the engine did not answer.
+    """
     try:
-        client.kill(container_id, signal=found["Config"].get("StopSignal") or "SIGTERM")
-    except Exception as e:
-        refused = EngineRefused("stop a container", getattr(e, "status_code", None) or 0, str(e))
-        if not refused.not_running:
+        client.kill(container_id, signal=signal)
+    except APIError as e:
+        refused = EngineRefused("stop a container", e.status_code or 0, str(e.explanation or e))
+        if refused.not_found:
             raise
-        return None
-    return granted
+        return refused
+    return None
 
 
 def _rename(client: Client, container_id: str, name: str) -> None:
