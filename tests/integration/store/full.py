@@ -50,8 +50,8 @@ async def fill(db: Database) -> None:
         " select agent_id, scaler_name, 1, 1 from scaler_spawning_agents where state = 'active'",
         "insert into scaler_agent_presence (agent_id, instance_id)"
         " select agent_id, 'gateway-1' from scaler_spawning_agents",
-        "insert into scaler_agent_tokens (token_hash, agent_id, claim_hash, registered_at)"
-        " select 't' || agent_id, agent_id, 'c', now() from scaler_spawning_agents",
+        "insert into scaler_agent_tokens (token_hash, agent_id, claim_hash, registered_at, orchestrator_url)"
+        " select 't' || agent_id, agent_id, 'c', now(), 'http://gateway' from scaler_spawning_agents",
         "insert into scaler_pending_claims (claim_hash, claim_prefix, agent_id, scaler_name, agent_token_ttl_ms,"
         " expires_at) select 'c' || agent_id, 'c', agent_id, scaler_name, 1, now() from scaler_spawning_agents",
         "insert into scaler_provision_outcomes (agent_id, job_id, scaler_name)"

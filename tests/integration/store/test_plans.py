@@ -78,11 +78,14 @@ async def sweeps(db: Database, n: int) -> None:
 
 
 async def reaps(db: Database, n: int) -> None:
-    """A page of agents, and one that is condemned."""
+    """A page of agents, a look for where those of a host could have gone, and one that is condemned."""
     reaping, windows = Reaping(db), Windows()
     pages = reaping.pages(windows)
     page = await anext(pages)
     await pages.aclose()
+    way = {"scaler": f"s{n}", "host_id": f"h{n}", "orchestrator_url": "http://gateway"}
+    for_how_long = {"agent_timeout_s": 90, "silent_s": 45, "flap_grace_s": 120}
+    assert await db.call("hatchway_reached", {"ways": [way], **for_how_long}) == []
     candidate_ = Candidate(f"a{n}", page.now, state_version=1)
     assert await reaping.condemn([Sentence(candidate_, Rule.LEFT, EndReason.HEARTBEAT_TIMEOUT)], windows) == []
 
