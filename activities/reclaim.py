@@ -22,7 +22,7 @@ from activities.heartbeats import heartbeats
 from activities.models import Looked, LookInput, Reclaimed, ReclaimInput, RetireAnswer
 from activities.restoring import Restoring
 from hatchway.backends.base import Backend, OwnedCompute
-from hatchway.backends.errors import without_claims
+from hatchway.backends.errors import without_any_claims
 from hatchway.errors import DestroyError, ErrorType, HatchwayError
 from hatchway.liveness import AGENT_ID, open_workflow_of, workflow_is_gone
 from hatchway.metrics import Metrics
@@ -196,7 +196,7 @@ class ReclaimActivities:
                 await backend.destroy(ask.agent_id, facts, ScaleDownReason.SHUTDOWN)
                 left = await backend.find(ask.agent_id)
             except HatchwayError as e:
-                raise ApplicationError(without_claims(str(e)), type=type(e).__name__) from None
+                raise ApplicationError(without_any_claims(str(e)), type=type(e).__name__) from None
             if left is not None:
                 raise ApplicationError(
                     f"{ask.agent_id} is there again after it was destroyed: {left.ref}", type=DestroyError.__name__

@@ -19,7 +19,7 @@ from activities.heartbeats import heartbeats
 from activities.models import Decision, ReleaseInput, TeardownInput, TornDown
 from activities.releasing import Releasing
 from hatchway.backends.base import Accepted, Backend
-from hatchway.backends.errors import without_claims
+from hatchway.backends.errors import without_any_claims
 from hatchway.errors import DestroyError
 from hatchway.metrics import Metrics
 from hatchway.model import EndReason, TeardownFacts, TeardownState
@@ -75,7 +75,7 @@ class TeardownActivities:
         except DestroyError as e:
             # A provisioner may quote the machine's user data. Nobody here knows its claim code any more, but its looks.
             raise ApplicationError(
-                without_claims(str(e)), type="DestroyError", next_retry_delay=_pause(e.retry_after)
+                without_any_claims(str(e)), type="DestroyError", next_retry_delay=_pause(e.retry_after)
             ) from None
         if not isinstance(gone, Accepted):
             return TornDown(teardown=TeardownState.CONFIRMED)

@@ -21,7 +21,7 @@ import structlog
 from temporalio import activity
 
 from activities.backends import Backends
-from hatchway.backends.errors import without_claims
+from hatchway.backends.errors import without_any_claims
 from hatchway.errors import DestroyError, StoreContended, StoreUnreachable
 from hatchway.model import ComputeRef, EndReason, ScaleDownReason, TeardownFacts
 from hatchway.store.rows import SpawnRow
@@ -83,7 +83,7 @@ class Unwanted:
                     try:
                         await self._backends.of(row.backend_type).destroy(row.agent_id, facts, _reason(row))
                     except DestroyError as e:
-                        trouble = without_claims(str(e))
+                        trouble = without_any_claims(str(e))
                         await asyncio.sleep(PAUSE_S)
                     else:
                         log.info("unwanted_compute_destroyed", agent_id=row.agent_id)

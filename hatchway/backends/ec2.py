@@ -120,7 +120,7 @@ class Ec2Backend:
             ec2 = refuse_what_cannot_run(spec, self._installation_id, secrets_of_worker(os.environ))
             return await self._make(place, spec, ec2, progress)
         except Ec2Refused as e:
-            raise ec2_error(e) from None
+            raise ec2_error(e.without(spec.secret_values)) from None
         except Ec2Unreachable as e:
             raise unreachable_error(e) from None
 

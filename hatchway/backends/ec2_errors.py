@@ -7,6 +7,7 @@ better: that stands in the table too.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -43,12 +44,19 @@ class Ec2TagsLost(Ec2Error):
 class Ec2Refused(Ec2Error):
     """EC2 answered with an error. `code` is its own, where it can be one."""
 
-    def __init__(self, action: str, code: object, text: str, status: int = 400) -> None:
-        self.said = quoted(_BLOB.sub("", text), _QUOTED)
+    def __init__(
+        self, action: str, code: object, text: str, status: int = 400, *, secrets: Iterable[str] = ()
+    ) -> None:  # fmt: skip
+        self._text = text
+        self.said = quoted(_BLOB.sub("", text), _QUOTED, secrets)
         self.code = error_code(code)
         super().__init__(f"EC2 refused {action}: {self.code}: {self.said}")
         self.action = action
         self.status = status
+
+    def without(self, secrets: Iterable[str]) -> Ec2Refused:
+        """The same, for whoever has handed these to EC2: what answers there may quote them, in any form."""
+        return Ec2Refused(self.action, self.code, self._text, self.status, secrets=secrets)
 
     @property
     def not_found(self) -> bool:

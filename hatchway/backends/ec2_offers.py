@@ -67,7 +67,7 @@ class Walk:
             try:
                 return await self._asked(placement, image, text)
             except Ec2Refused as e:
-                refusals.append((str(placement), e))
+                refusals.append((str(placement), e.without(self._spec.secret_values)))
                 if not tries_next_offer(e):
                     break
                 log.info(

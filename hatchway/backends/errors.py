@@ -14,6 +14,7 @@ import unicodedata
 from collections.abc import Iterable
 from urllib.parse import quote, quote_plus
 
+from hatchway.backends.hidden_claims import claims_in
 from hatchway.errors import PermanentSpawnError, SpawnCode, SpawnError, TransientSpawnError
 
 MASK = "[redacted]"
@@ -27,8 +28,17 @@ _SHORTEST_LINE = 8
 # CSI and OSC sequences whole, then any other two-character escape: stripping only ESC would leave "[31m" behind.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]")
 
+_SPACES = re.compile(r"\s+")
+
 CLAIM = re.compile(r"(?<![\w-])[\w-]{43}(?![\w-])", re.ASCII)
 """What a claim code looks like: 32 bytes in base64url. Who was given one may quote it when its spawn is long over."""
+
+_SEARCHED = 512 * 1024
+"""Characters of a stranger's words that are looked at."""
+_LONGEST_SECRET = 192 * 1024
+"""Characters at the end of those which may be half of a secret: one has 64 KiB at most, and in percents thrice that."""
+_LONGEST_CLAIM = 1024
+"""Characters, whichever way a claim code is spelled: 43 with six for each are 258, and base64 has lines between."""
 
 _ESCAPED_ONLY = re.compile("[^\ud800-\udc7f\udd00-\udfff]*")
 
@@ -88,8 +98,20 @@ def plain(text: str) -> str:
 
 
 def without_claims(text: str) -> str:
-    """`text` with whatever looks like a claim code replaced by a mask: for those who do not know the code itself."""
+    """`text` with whatever looks like a claim code that stands for itself replaced by a mask."""
     return CLAIM.sub(MASK, text)
+
+
+def without_any_claims(text: str) -> str:
+    """`text` with whatever may hold a claim code, in any spelling and company, replaced by a mask.
+
+    For those who do not know the code itself. Two lines that hold one between them become one.
+    """
+    kept, at = [], 0
+    for start, end in claims_in(text):
+        kept += [text[at:start], MASK]
+        at = end
+    return without_claims("".join([*kept, text[at:]]))
 
 
 def quoted(text: str, most: int, secrets: Iterable[str] = ()) -> str:
@@ -98,9 +120,16 @@ def quoted(text: str, most: int, secrets: Iterable[str] = ()) -> str:
     Searched before it is cut: nobody finds half a secret any more.
     """
     secrets = tuple(secrets)
-    line = " ".join(redact(plain(redact(text, secrets)), secrets).split())
-    line = without_claims(line)
-    return line if len(line) <= most else line[:most] + "…"
+    whole = redact(plain(redact(text[:_SEARCHED], secrets)), secrets)
+    if len(text) > _SEARCHED:
+        whole = whole[:-_LONGEST_SECRET]
+    lines = _SPACES.sub(lambda found: "\n" if "\n" in found[0] else " ", whole)
+    near = most + 2 * _LONGEST_CLAIM
+    begins = without_any_claims(lines[:near])
+    if len(lines) > near:
+        begins = begins[:-_LONGEST_CLAIM]
+    line = " ".join(begins.split())
+    return line if len(line) <= most and len(lines) <= near else line[:most] + "…"
 
 
 def log_tail(text: str, secrets: Iterable[str] = ()) -> str:

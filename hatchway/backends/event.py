@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Protocol, TypeVar
 
@@ -107,7 +108,7 @@ class EventBackend:
         async def ask(settings: ProvisioningTarget) -> None:
             target, event = _parsed(settings.scale_up), self._scale_up(spec, settings)
             if isinstance(target, TemporalTarget):
-                place = await self._place(target, settings)
+                place = replace(await self._place(target, settings), secret_values=spec.secret_values)
                 await scale_up(place, event, _limit(spec), say, self._metrics.scale_up_emitted)
             else:
                 await self._deliver(target, event, settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -48,6 +48,8 @@ class Place:
     client: Client
     api_key: Secret | None = None
     """What the client shows to the server. A proxy's or a server's refusal may quote it."""
+    secret_values: frozenset[str] = field(repr=False, default=frozenset())
+    """Whatever else their side may know and quote: those of the spawn that asks them."""
 
     def handle(self, workflow_id: str) -> WorkflowHandle[Any, Any]:
         return self.client.get_workflow_handle(workflow_id)
@@ -107,7 +109,9 @@ async def _what_it_waits_for(place: Place, handle: WorkflowHandle[Any, Any]) -> 
         for pending in found.raw_description.pending_activities:
             if pending.HasField("last_failure"):
                 words = _said(place, pending.last_failure.message, pending.last_failure)
-                return f"its activity {pending.activity_type.name} is at attempt {pending.attempt}: {words}"
+                return (
+                    f"its activity {_short(place, pending.activity_type.name)} is at attempt {pending.attempt}: {words}"
+                )
         if found.raw_description.HasField("pending_workflow_task"):
             return f"no worker has taken it from the task queue {place.target.task_queue}"
     except RPCError as e:
@@ -178,4 +182,4 @@ def _said(place: Place, message: str, failure: Failure | None) -> str:
 
 def _short(place: Place, text: str) -> str:
     """A customer's words in one line, and not too many."""
-    return quoted(text, MOST_WORDS, [place.api_key.reveal()] if place.api_key else [])
+    return quoted(text, MOST_WORDS, {*place.secret_values, *([place.api_key.reveal()] if place.api_key else [])})
