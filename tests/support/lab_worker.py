@@ -83,7 +83,9 @@ def _stay_at_bind(step: str, stay: Callable[[str], Awaitable[None]]) -> None:
 
 
 def _stay_after_release(lab: Lab, stay: Callable[[str], Awaitable[None]]) -> None:
-    """The teardown's own release has committed, and nobody knows. Temporal is to miss this worker soon."""
+    """The teardown's own release has committed, and nobody knows. Temporal is to miss this worker soon, but not before
+    it has come so far: there would be a second attempt.
+    """
     release = lab.slots.release
 
     async def staying(agent_id: str, *args: Any, **keys: Any) -> Any:
@@ -93,7 +95,7 @@ def _stay_after_release(lab: Lab, stay: Callable[[str], Awaitable[None]]) -> Non
         return released
 
     lab.slots.release = staying  # type: ignore[method-assign]
-    mock.patch("workflows.rounds.HEARTBEAT_TIMEOUT", timedelta(seconds=2)).start()
+    mock.patch("workflows.rounds.HEARTBEAT_TIMEOUT", timedelta(seconds=6)).start()
 
 
 async def serve(address: str, namespace: str, dsn: str, directory: Path, host: str, step: str | None) -> None:
@@ -140,7 +142,8 @@ class Fleet:
             cwd=Path(__file__).parents[2], stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
         self._processes.append(process)
-        await until(lambda: (self.directory / f"ready-{host}").exists() or process.returncode is not None)
+        ready = self.directory / f"ready-{host}"
+        await until(lambda: ready.exists() or process.returncode is not None, patience=120, what=f"{host} up")
         assert process.returncode is None
         return process
 

@@ -29,6 +29,6 @@ async def run(harness: BareMetalHarness, script: str) -> str:
 
 
 async def printed(harness: BareMetalHarness, agent_id: str, text: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while text not in await harness.backend.logs(agent_id):
             await asyncio.sleep(0.02)

@@ -272,7 +272,7 @@ async def test_a_supervisor_whose_worker_died_before_the_order_starts_nothing(ha
     await harness.crash_during_spawn(shell(agent_id, "exec sleep 3600"), "shim forked")
     await live_becomes(harness, agent_id, 0)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while list(shims_of(agent_id)):
             await asyncio.sleep(0.01)
 

@@ -94,7 +94,7 @@ async def test_the_end_of_an_agent_is_told_whose_files_were_deleted_before_its_s
     os.kill(int(first.ref), signal.SIGKILL)
 
     exits = harness.backend.exits()
-    told = await asyncio.wait_for(anext(exits), 20)
+    told = await asyncio.wait_for(anext(exits), 60)
     assert (told.agent_id, told.exit_code) == (agent_id, 137)
     assert await harness.live(agent_id) == 0
     await destroy(harness.backend, agent_id)
@@ -144,7 +144,7 @@ async def test_a_busy_agent_whose_files_were_deleted_goes_on_however_much_it_pri
 
     mark.touch()
 
-    await until(done.exists, 30, what="the job came to its end")
+    await until(done.exists, what="the job came to its end")
     await live_becomes(harness, agent_id, 0)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await destroy(harness.backend, agent_id)

@@ -84,7 +84,7 @@ async def test_a_killed_supervisor_takes_its_agent_along_and_the_end_is_told(har
     ended = await exit_of(harness.backend, agent_id)
     assert ended.exit_code is None
     assert ended.log_tail == "up"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while process_stat(int(ref.ref)) is not None:
             await asyncio.sleep(0.01)
     assert list(processes_of(agent_id)), "the daemons are what this test is about"

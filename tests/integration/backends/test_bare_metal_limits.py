@@ -69,7 +69,7 @@ async def test_a_cpu_limit_binds(harness: BareMetalHarness) -> None:
     burn = "for i in 1 2 3; do (while :; do :; done) & done; sleep 1; kill $(jobs -p) 2>/dev/null; times"
 
     await harness.backend.spawn(limited(agent_id, f"{burn}; exec sleep 3600", mcpu=200), silent)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not any(int(used) for used in throttled(agent_id)):
             await asyncio.sleep(0.05)
 
@@ -125,7 +125,7 @@ async def test_what_left_the_session_and_hides_its_origin_ends_with_its_agent_al
 ) -> None:
     agent_id = fresh_agent_id()
     await harness.backend.spawn(limited(agent_id, f"exec {PYTHON} -c '{ESCAPING}'"), silent)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not escaped():
             await asyncio.sleep(0.02)
     (shim,) = shims_of(agent_id)
@@ -189,7 +189,7 @@ async def test_version_2_ends_all_of_an_agent_in_one_write(harness: BareMetalHar
     backend = BareMetalBackend("m-test", harness.state_dir, INSTALLATION, groups)
     harness.backends.append(backend)
     await backend.spawn(limited(agent_id, f"exec {PYTHON} -c '{ESCAPING}'"), silent)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not escaped():
             await asyncio.sleep(0.02)
     (shim,) = shims_of(agent_id)
@@ -231,7 +231,7 @@ async def test_a_worker_in_another_group_ends_and_removes_what_the_one_before_it
     before, after = (BareMetalBackend("m-test", harness.state_dir, INSTALLATION, groups) for groups in scopes)
     harness.backends += [before, after]
     await before.spawn(limited(agent_id, f"exec {PYTHON} -c '{ESCAPING}'"), silent)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not escaped():
             await asyncio.sleep(0.02)
     (shim,) = shims_of(agent_id)

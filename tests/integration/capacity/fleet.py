@@ -127,7 +127,7 @@ class Fleet:
             cwd=ROOT, stderr=(self.directory / f"{host}.err").open("ab"),
         )  # fmt: skip
         self._workers[host] = process
-        await until(lambda: ready.exists() or process.returncode is not None, what=f"{host} up")
+        await until(lambda: ready.exists() or process.returncode is not None, patience=120, what=f"{host} up")
         assert process.returncode is None, (self.directory / f"{host}.err").read_text()[-2000:]
 
     async def kill(self, host: str) -> None:
