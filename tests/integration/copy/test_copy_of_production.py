@@ -165,6 +165,8 @@ async def test_a_copy_of_production_is_started_beside_it_and_production_never_no
     assert Alive.of(metal, box, docker_client) == alive
 
     # 2. The copy becomes an installation of its own, a minute after the dump: it shows a worker that lived then.
+    with psycopg.connect(copy) as connection:  # as it is right after the dump: all that was said above takes its time
+        connection.execute("update scaler_instances set last_seen_at = now()")
     fresh = await asyncio.to_thread(cli, staging, copy, "setup", "--as-copy")
     assert fresh.returncode == 1
     assert "wait a minute" in fresh.stderr
@@ -184,7 +186,7 @@ async def test_a_copy_of_production_is_started_beside_it_and_production_never_no
         await _start_worker(exits, settings, staging)
         theirs = HatchwayClient(staging)
         own = await theirs.provision(ProvisionRequest(labels=["brief"], job_id="metal-0"))
-        outcome = await asyncio.wait_for(theirs.outcome(own), 60)
+        outcome = await asyncio.wait_for(theirs.outcome(own), 120)
         reaped = [await _swept(staging) for _ in range(2)]
         reclaimed = [await reclaim(staging, host) for host in (HOST, engine_host) for _ in range(3)]
 
