@@ -61,7 +61,7 @@ async def test_a_job_gets_a_slot_by_the_configuration_that_was_just_applied(
         row = await lab.slots.get(started.agent_id)
         return row.scaler if row else None
 
-    assert await until(reserved, patience=20, what="a slot") == "other"
+    assert await until(reserved, what="a slot") == "other"
     for each in (started, holder):
         await lab.hatchway.cancel(each.workflow_id, "by test")
     await lab.nothing_left()

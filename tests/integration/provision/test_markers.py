@@ -340,7 +340,7 @@ async def _handed_over(scene: Scene) -> None:
     await until(tried, what="a failed attempt of the teardown's workflow")
     await scene.corpus.take_descriptions(scene.processes.client)
     intent.write_bytes(sound)
-    await asyncio.wait_for(teardown.result(), 60)
+    await asyncio.wait_for(teardown.result(), 120)
 
 
 def _all_secrets(scene: Scene) -> dict[str, str]:

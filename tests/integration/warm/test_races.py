@@ -6,6 +6,8 @@ import asyncio
 import random
 from datetime import timedelta
 
+import pytest
+
 from hatchway.client import ProvisionFailed, Started
 from hatchway.model import ProvisionState
 from hatchway.store.adoption import Adopted, Adoption
@@ -121,6 +123,7 @@ async def test_fills_that_reserve_at_once_end_at_the_target(lab: Lab) -> None:
     assert sum(isinstance(a, PoolRefused) for a in answers) == 8
 
 
+@pytest.mark.timeout(420)
 async def test_jobs_and_pool_together_stay_within_the_cap(lab: Lab) -> None:
     """Forty jobs, some of which fit a warm agent and some not, through a pool of two under a cap of four. Never more
     than five at once, so that now somebody waits, and now the pool is filled.
@@ -161,7 +164,7 @@ async def test_jobs_and_pool_together_stay_within_the_cap(lab: Lab) -> None:
 
     background = [asyncio.create_task(agents()), asyncio.create_task(sweeps())]
     try:
-        await asyncio.wait_for(asyncio.gather(*(job(n) for n in range(40))), 150)
+        await asyncio.wait_for(asyncio.gather(*(job(n) for n in range(40))), 240)
     finally:
         over.set()
         for task in background:
