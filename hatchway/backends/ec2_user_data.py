@@ -37,34 +37,37 @@ _PRELUDE = """\
 # An agent of Hatchway: {agent_id}
 umask 077
 off() {{ shutdown -P now || poweroff || halt -p; }}
-hatchway=$(mktemp -d) || {{ off; exit 1; }}
-{fence}{agent}cat >"$hatchway/env" <<'{mark}'
+HATCHWAY_BOOT=$(mktemp -d) || {{ off; exit 1; }}
+{fence}{agent}cat >"$HATCHWAY_BOOT/env" <<'{mark}'
 {env}{mark}
-cat >"$hatchway/run" <<'{mark}'
+cat >"$HATCHWAY_BOOT/run" <<'{mark}'
 {run}{mark}
-cat >"$hatchway/hide" <<'{mark}'
+cat >"$HATCHWAY_BOOT/hide" <<'{mark}'
 {hide}{mark}
-mkfifo "$hatchway/out"
+mkfifo "$HATCHWAY_BOOT/out"
 echo {begin}
-sed -u -f "$hatchway/hide" <"$hatchway/out" &
+at_once=$(sed -u p </dev/null >/dev/null 2>&1 && echo -u)
+sed $at_once -f "$HATCHWAY_BOOT/hide" <"$HATCHWAY_BOOT/out" &
 reader=$!
-(umask 022; . "$hatchway/env"; rm -f "$hatchway/env"; . "$hatchway/run") >"$hatchway/out" 2>&1
+(umask 022; . "$HATCHWAY_BOOT/env"; rm -f "$HATCHWAY_BOOT/env"; . "$HATCHWAY_BOOT/run") >"$HATCHWAY_BOOT/out" 2>&1
 code=$?
 (sleep 5; kill "$reader") >/dev/null 2>&1 &
 wait "$reader"
 echo "{end}: $code"
 off
 """
+"""HATCHWAY_BOOT is a name that no job may set. `command export`, since a variable that is the shell's own, as UID is
+bash's, would end the shell that exports it. BusyBox knows no `sed -u`."""
 
 _FENCE = """\
 shutdown -P +{minutes} || (sleep {seconds}; off) &
 """
 
 _EMBED = """\
-base64 -d >"$hatchway/agent.gz" <<'{mark}'
+base64 -d >"$HATCHWAY_BOOT/agent.gz" <<'{mark}'
 {agent}
 {mark}
-gunzip -c "$hatchway/agent.gz" >"$hatchway/agent.py"
+gunzip -c "$HATCHWAY_BOOT/agent.gz" >"$HATCHWAY_BOOT/agent.py"
 """
 
 
@@ -97,7 +100,7 @@ def user_data(boot: Boot) -> str:
     """The whole script. Every value in it is quoted: none can be run."""
     run = _filled(boot.template, boot.values)
     embeds = any(name == "agent" for name in _PLACEHOLDER.findall(boot.template))
-    env = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in boot.env.items())
+    env = "".join(f"command export {name}={shlex.quote(value)}\n" for name, value in boot.env.items())
     hide = "".join(f"s/{_literal(form)}/{MASK_FOR_SED}/g\n" for form in _forms(boot.claim))
     # A line that nobody can have written by chance: whatever the texts hold, they end where we say.
     mark = "HATCHWAY_" + hashlib.sha256("\0".join((run, env, hide)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
@@ -130,7 +133,7 @@ def _literal(text: str) -> str:
 def _filled(template: str, values: Mapping[str, str]) -> str:
     def value(found: re.Match[str]) -> str:
         if found[1] == "agent":
-            return 'python3 "$hatchway/agent.py"'
+            return 'python3 "$HATCHWAY_BOOT/agent.py"'
         return shlex.quote(values[found[1]])
 
     text = _PLACEHOLDER.sub(value, template)

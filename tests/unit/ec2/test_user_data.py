@@ -8,6 +8,7 @@ import os
 import subprocess
 from datetime import timedelta
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytest
@@ -36,9 +37,10 @@ def boot(template: str, **keys: Any) -> Boot:
     return Boot(template=template, **keys)
 
 
-def run(script: str, directory: Path) -> tuple[str, list[str]]:
-    """What it printed, and what it told `shutdown`."""
-    (directory / "bin").mkdir()
+def run(script: str, directory: Path, shell: str = "/bin/sh") -> tuple[str, list[str]]:
+    """What it printed, and what it told `shutdown`. `shell`: what `sh` is on that machine."""
+    (directory / "bin").mkdir(exist_ok=True)
+    (directory / "bin" / "sh").symlink_to(shell)
     switch = directory / "bin" / "shutdown"
     switch.write_text(f'#!/bin/sh\necho "$@" >>{directory}/switched\n')
     switch.chmod(0o755)
@@ -46,7 +48,8 @@ def run(script: str, directory: Path) -> tuple[str, list[str]]:
     file.write_text(script)
     file.chmod(0o700)
     done = subprocess.run(
-        [str(file)], cwd=directory, capture_output=True, text=True, timeout=30, check=True, start_new_session=True,
+        [str(directory / "bin" / "sh"), str(file)],
+        cwd=directory, capture_output=True, text=True, timeout=30, check=True, start_new_session=True,
         env={"PATH": f"{directory}/bin:{os.environ['PATH']}", "TMPDIR": str(directory)},
     )  # fmt: skip
     return done.stdout + done.stderr, (directory / "switched").read_text().splitlines()
@@ -113,6 +116,37 @@ def test_the_time_limit_is_set_before_anything_of_the_job_runs(
     _, switched = run(user_data(boot(f"cat {tmp_path}/switched", lifetime=lifetime)), tmp_path)
 
     assert switched == [f"-P +{minutes}", "-P now"]
+
+
+SHELLS = {name: which(name) or "" for name in ("dash", "bash", "busybox")}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    "name", ["UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "hatchway", "at_once", "reader", "IFS"]
+)
+def test_no_variable_of_a_job_keeps_its_script_from_running(tmp_path: Path, shell: str, name: str) -> None:
+    """In bash, `export UID=…` ends the shell; a name of the prelude's own would lead it elsewhere."""
+    env = {name: "/elsewhere", "AFTER": "it"}
+
+    said, switched = run(user_data(boot('echo "ran: $AFTER"; exit 3', env=env)), tmp_path, SHELLS[shell])
+
+    assert "ran: it" in said
+    assert printed(said).exit_code == 3
+    assert switched == ["-P now"]
+    assert [file.name for file in tmp_path.glob("tmp*/env")] == []
+
+
+def test_an_image_of_busybox_runs_the_script_and_hides_the_claim(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    for tool in ("sed", "base64", "gunzip", "mktemp", "mkfifo", "cat", "rm", "sleep", "kill"):
+        (tmp_path / "bin" / tool).symlink_to(SHELLS["busybox"])
+
+    said, _ = run(user_data(boot('echo "plain $CLAIM end"; exit 3', env={"CLAIM": CLAIM})), tmp_path, SHELLS["busybox"])
+
+    assert "plain [redacted] end" in said
+    assert CLAIM not in said
+    assert printed(said).exit_code == 3
 
 
 def test_without_a_lifetime_there_is_no_time_limit(tmp_path: Path) -> None:
