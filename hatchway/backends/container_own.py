@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from docker.errors import NotFound
-
 from hatchway.backends.container_create import AGENT_ID, is_named_for
 from hatchway.backends.container_engine import Client
+from hatchway.backends.container_errors import EngineRefused
 from hatchway.backends.container_network import INSTALLATION
 
 Listed = dict[str, Any]
@@ -65,6 +64,8 @@ def _inherits(client: Client, image: str, agent_id: str) -> bool:
     """Whether a container has the label from its image. An image that is gone leaves that in doubt: then it may."""
     try:
         found = client.inspect_image(image) if image else None
-    except NotFound:
+    except Exception as e:  # the SDK's own, whose types stay where it is spoken
+        if not EngineRefused("look up an image", getattr(e, "status_code", None) or 0, str(e)).not_found:
+            raise
         found = None
     return found is None or ((found.get("Config") or {}).get("Labels") or {}).get(AGENT_ID) == agent_id

@@ -95,6 +95,27 @@ async def test_a_container_that_somebody_renamed_is_its_agent_s_still(
     assert docker_client.api.inspect_container(copy)["State"]["Running"]
 
 
+async def test_a_renamed_container_whose_image_is_gone_may_be_a_copy_and_stays(
+    backend: ContainerBackend, spec: MakeSpec, idle_image: str, installation: str, docker_client: docker.DockerClient
+) -> None:
+    blank = docker_client.api.create_container(idle_image)["Id"]
+    name = f"{COPIES}:{installation}"
+    image = docker_client.api.commit(blank, repository=COPIES, tag=installation, message=installation)["Id"]
+    docker_client.api.remove_container(blank)
+    wanted = spec(name)
+    ref = await backend.spawn(wanted, quiet)
+    docker_client.api.kill(ref.ref)
+    docker_client.api.wait(ref.ref)
+    docker_client.api.rename(ref.ref, f"kept-{wanted.agent_id}")
+
+    docker_client.api.remove_image(name, force=True)
+
+    with pytest.raises(docker.errors.ImageNotFound):
+        docker_client.images.get(image)
+    assert [one async for one in backend.owned()] == []
+    assert await backend.find(wanted.agent_id) is None
+
+
 @pytest.mark.parametrize("found_by", ["the look", "the stream", "the stream, when it is removed"])
 async def test_the_end_of_a_renamed_container_is_told(
     backend: ContainerBackend, spec: MakeSpec, idle_image: str, docker_client: docker.DockerClient, found_by: str
