@@ -60,6 +60,8 @@ FORGED = {
         BODY,
     ),
     "no ASCII": ({**GENUINE, "Hatchway-Signature": "v1=é"}, BODY),
+    "no text in the signature": ({**GENUINE, "Hatchway-Signature": "v1=\udcff"}, BODY),
+    "no text in the name": ({**GENUINE, "Hatchway-Event": "\udcff"}, BODY),
 }
 
 
