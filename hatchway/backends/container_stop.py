@@ -7,7 +7,6 @@ import time
 from datetime import timedelta
 
 import structlog
-from docker.errors import APIError
 
 from hatchway.backends.container_create import AGENT_ID, is_stopping, stop_grace, stopping_name
 from hatchway.backends.container_engine import Client, Engine
@@ -106,9 +105,10 @@ def _refused_signal(client: Client, container_id: str, signal: str) -> EngineRef
     """
     try:
         client.kill(container_id, signal=signal)
-    except APIError as e:
-        refused = EngineRefused("stop a container", e.status_code or 0, str(e.explanation or e))
-        if refused.not_found:
+    except Exception as e:
+        status = getattr(e, "status_code", None)
+        refused = EngineRefused("stop a container", status or 0, str(getattr(e, "explanation", None) or e))
+        if status is None or refused.not_found:
             raise
         return refused
     return None
