@@ -61,7 +61,7 @@ def verify(
     event, timestamp, signature = (found.get(name.lower(), "") for name in (EVENT, TIMESTAMP, SIGNATURE))
     if not (event and timestamp and signature):
         raise BadSignature(f"one of {EVENT}, {TIMESTAMP} and {SIGNATURE} is missing")
-    # A colon would say where the event ends and the body begins. Of bytes that are no text servers make half characters.
+    # A colon would say where the event ends and the body begins. Bytes that are no text come as half characters.
     if ":" in event or not event.isascii():
         raise BadSignature(f"{EVENT} is no event's name")
     if not signature.isascii():
