@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import stat
 from collections.abc import AsyncIterator
@@ -14,9 +13,9 @@ import pytest
 from hatchway.model import EndReason, JobResult, ProvisionState
 from hatchway.namespace import namespace_uuid
 from hatchway.store.installation import tie_namespace
-from tests.contract.bare_metal import processes_of
 from tests.integration.reclaim.rig import paused, reclaim
 from tests.integration.recovery.test_restored_backup import Backup
+from tests.support.chaos.processes import signal_agent
 from tests.support.namespaces import Namespaces, until
 from tests.support.postgres_fixtures import PostgresServer
 from tests.support.stack import Stack, label_set, laptop, running_stack
@@ -53,17 +52,14 @@ async def test_a_busy_agent_that_began_after_the_backup_finishes_its_job(
     backup.make()
     started = await stack.provision(labels=["job"], job_id="job-1")
     await stack.reaches(started, S.ACTIVE)
-    processes = list(processes_of(started.agent_id))
     # Right after a heartbeat: none is on its way, to be refused once the row is gone.
     await until(lambda: _is_heard(stack, started.agent_id), what="a heartbeat after its registration")
-    for pid in processes:
-        os.kill(pid, signal.SIGSTOP)
+    assert signal_agent(started.agent_id, signal.SIGSTOP)
 
     backup.restore()
     without_its_row = await stack.slots.get(started.agent_id)
     passed = await reclaim(stack.temporal, HOST)
-    for pid in processes:
-        os.kill(pid, signal.SIGCONT)
+    assert signal_agent(started.agent_id, signal.SIGCONT)
     await until(lambda: _is_heard(stack, started.agent_id), what="a heartbeat that counts")
     may_end.touch()
     outcome = await asyncio.wait_for(stack.hatchway.outcome(started), 60)
