@@ -32,6 +32,7 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as AwsConnectionError
 from botocore.parsers import ResponseParserError
 
+from hatchway.aws_answers import MIB, bound, why_no_answer
 from hatchway.errors import HatchwayError
 from hatchway.printable import error_code
 
@@ -47,6 +48,8 @@ T = TypeVar("T")
 
 CONNECT_S, READ_S, ATTEMPTS = 2, 3, 3
 """One call, its retries included, is over within about 18 s, whatever the network swallows."""
+MOST_ANSWER = MIB
+"""Bytes; a secret and a parameter have some 64 KiB at most."""
 
 _THROTTLED = frozenset(
     {
@@ -135,7 +138,9 @@ class AwsClients:
         # The SDK's clients may be shared between threads; its session, which makes them, may not.
         with self._lock:
             if key not in self._made:
-                self._made[key] = self._with_identity().client(service, config=_config(fips=fips), **place)
+                made = self._with_identity().client(service, config=_config(fips=fips), **place)
+                bound(made, most=MOST_ANSWER, within_s=READ_S)
+                self._made[key] = made
             return self._made[key]
 
     def _with_identity(self) -> boto3.session.Session:
@@ -178,7 +183,7 @@ def aws_errors() -> Iterator[None]:
     except NoRegionError:
         raise AwsRefused("NoRegion", "no AWS region is set: say `region` there, or AWS_REGION for the worker") from None
     except (AwsConnectionError, HTTPClientError) as e:
-        raise AwsUnavailable(type(e).__name__, f"AWS did not answer ({type(e).__name__})") from None
+        raise AwsUnavailable(type(e).__name__, f"AWS did not answer ({why_no_answer(e)})") from None
     except BotoCoreError as e:
         raise AwsRefused(type(e).__name__, f"the AWS SDK refused the call ({type(e).__name__})") from None
     except (ResponseParserError, LookupError, TypeError, ValueError, AttributeError) as e:

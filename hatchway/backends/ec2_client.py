@@ -26,6 +26,7 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as AwsConnectionError
 from botocore.parsers import ResponseParserError
 
+from hatchway.aws_answers import MIB, bound, why_no_answer
 from hatchway.backends.ec2_errors import Ec2Error, Ec2Refused, Ec2Unreachable, is_about_capacity
 from hatchway.config.ec2_schema import Ec2Scaler
 
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 CONNECT_S, READ_S, ATTEMPTS = 3, 10, 4
 """One call with its retries is over within a minute, whatever the network swallows; EC2 answers within two."""
+ANSWER_S = 12.0
+"""For an answer as a whole; READ_S is for each piece of it."""
+MOST_ANSWER = 32 * MIB
+"""Bytes; of a page of a thousand instances each has some 8 KiB, and 20 with every tag that there can be."""
 THREADS = 16
 
 
@@ -89,7 +94,7 @@ class Ec2Client:
         except CredentialRetrievalError as e:
             raise Ec2Refused(action, "CredentialRetrievalError", type(e).__name__, 401) from None
         except (AwsConnectionError, HTTPClientError) as e:
-            raise Ec2Unreachable(f"EC2 in {self.place} did not answer {action} ({type(e).__name__})") from None
+            raise Ec2Unreachable(f"EC2 in {self.place} did not answer {action} ({why_no_answer(e)})") from None
         except (ResponseParserError, LookupError, TypeError, ValueError, AttributeError) as e:  # a proxy's page, or so
             raise Ec2Unreachable(
                 f"what answered {action} in EC2's place in {self.place} is not EC2, but maybe a proxy "
@@ -117,6 +122,7 @@ class Ec2Client:
                     max_pool_connections=THREADS,
                 ),
             )
+            bound(made, most=MOST_ANSWER, within_s=ANSWER_S)
             made.meta.events.register_first("needs-retry.ec2.RunInstances", _hear_out)
             self._made = made
         return self._made

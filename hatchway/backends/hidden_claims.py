@@ -20,7 +20,7 @@ _DEPTH = 3
 _RUN = re.compile(rf"[A-Za-z0-9_-]{{{LENGTH},}}")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{58,}")  # 43 bytes
 _HEX = re.compile(r"[0-9A-Fa-f]{86,}")  # 43 bytes
-_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})|\\+u00([0-9A-Fa-f]{2})|\\+([nrtbf\"/])")
+_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})|\\{1,8}u00([0-9A-Fa-f]{2})|\\{1,8}([nrtbf\"/])")
 _BREAK = re.compile(r"[^\S\n]*\n\s*")
 _WORD = re.compile(r"[A-Z]?[a-z]{3,}|[A-Z]{4,}")
 

@@ -117,7 +117,7 @@ def test_what_is_around_a_code_stays() -> None:
     assert quoted(said.format(CLAIM), 500) == said.format(MASK)
 
 
-@pytest.mark.parametrize("filler", ["y", "a b ", "\n", "%41", "\\n", CLAIM])
+@pytest.mark.parametrize("filler", ["y", "a b ", "\n", "%41", "\\n", "\\", CLAIM])
 def test_megabytes_are_quoted_at_once(filler: str) -> None:
     words = quoted(filler * (5_000_000 // len(filler)) + CLAIM, 500)
 
