@@ -9,6 +9,7 @@ import structlog
 from fastapi import APIRouter
 
 from hatchway.errors import ErrorType
+from hatchway.gateway.belonging import Belonging
 from hatchway.gateway.completion import Completions
 from hatchway.gateway.credentials import TokenHash
 from hatchway.gateway.errors import ApiError, not_registered, superseded, tearing_down, unauthorized
@@ -46,6 +47,7 @@ class AgentCalls:
     completions: Completions
     outcomes: Outcomes
     patience: Patience
+    belonging: Belonging
 
     def router(self) -> APIRouter:
         refusals: dict[int | str, dict[str, Any]] = {status: {"model": Refusal} for status in (401, 409, 410, 503)}
@@ -121,6 +123,9 @@ class AgentCalls:
         refusal = await self.patience(self.outcomes.refusal(token.agent_id))
         if refusal is not None and refusal.kind == "ended":
             return unauthorized()
+        if refusal is None:
+            # Temporal's word alone. In another namespace than the agents' it knows none of their provisions.
+            await self.belonging.vouch(unknown=True, afresh=True)
         # Closing, or its workflow was terminated and the reaper has not come by yet: either way it will be torn down.
         return tearing_down(_ending(refusal.end_reason if refusal else None))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import structlog
@@ -15,6 +15,9 @@ from hatchway.errors import HatchwayError, StoreContended, StoreUnreachable
 
 RETRY_AFTER_S = 2
 """A database failover or a Temporal restart takes seconds; agents spread their retries themselves."""
+
+ENDS_AN_AGENT = {401, 403, 410}
+"""An agent stops at these. 409 `adopted`, too, is an end, and said of a row that is there."""
 
 log = structlog.get_logger(__name__)
 
@@ -65,11 +68,16 @@ def render(status: int, error: str, message: str, headers: Mapping[str, str] | N
     return JSONResponse({"error": error, "message": message}, status, headers=dict(headers or {}))
 
 
-def install(app: FastAPI) -> None:
-    """Give every kind of refusal the one form."""
+def install(app: FastAPI, vouched: Callable[[ApiError], Awaitable[None]] | None = None) -> None:
+    """Give every kind of refusal the one form. `vouched` raises another one in place of what would end an agent."""
 
     @app.exception_handler(ApiError)
     async def _api_error(_request: Request, e: ApiError) -> JSONResponse:
+        if vouched is not None and (e.status in ENDS_AN_AGENT or e.error == "adopted"):
+            try:
+                await vouched(e)
+            except ApiError as instead:
+                e = instead
         return render(e.status, e.error, str(e), e.headers)
 
     @app.exception_handler(StoreUnreachable)

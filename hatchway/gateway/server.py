@@ -9,10 +9,12 @@ from contextlib import contextmanager, nullcontext
 
 import structlog
 import uvicorn
+from fastapi import FastAPI
 from temporalio.client import Client
 
 from hatchway.errors import HatchwayError
 from hatchway.gateway.app import create_app
+from hatchway.gateway.belonging import Belonging
 from hatchway.gateway.handshakes import tls_of
 from hatchway.gateway.listening import Server, bind, configured
 from hatchway.gateway.settings import GatewaySettings
@@ -36,7 +38,8 @@ async def serve(
     """Serve until SIGTERM or SIGINT, or until `stop` is set; with `stop`, signals are the caller's to handle.
 
     `started` is called with the gateway's URL once it answers. Raises ConfigError for settings that would expose
-    secrets or an address that cannot be bound, StoreUnreachable without Postgres, SchemaOutdated for an old schema.
+    secrets or an address that cannot be bound, StoreUnreachable without Postgres, SchemaOutdated for an old schema,
+    TiedElsewhere for the database of another namespace.
     """
     settings.check()
     listener = bind(settings.host, settings.port, "the gateway")
@@ -52,7 +55,9 @@ async def serve(
     try:
         async with Database.open(dsn) as db:
             await check_revision(db)
-            server = Server(_configure(settings, db, temporal_client), announce)
+            belonging = Belonging(db, temporal_client, settings.answer_timeout)
+            await belonging.refuse_elsewhere()
+            server = Server(_configure(settings, create_app(settings, db, temporal_client, belonging)), announce)
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             with _stopped_by_signals(server) if stop is None else nullcontext(stop) as stopped:
                 stopping = asyncio.create_task(stopped.wait())
@@ -88,9 +93,9 @@ def _stopped_by_signals(server: uvicorn.Server) -> Iterator[asyncio.Event]:
             loop.remove_signal_handler(number)
 
 
-def _configure(settings: GatewaySettings, db: Database, temporal_client: Client) -> uvicorn.Config:
+def _configure(settings: GatewaySettings, app: FastAPI) -> uvicorn.Config:
     return configured(
-        create_app(settings, db, temporal_client),
+        app,
         DRAIN_S,
         bounded=not settings.behind_tls_proxy,
         proxy_headers=settings.behind_tls_proxy,

@@ -34,6 +34,12 @@ async def installation_id(db: Database) -> str:
     return str((await installation(db)).installation_id)
 
 
+async def tied_namespace(db: Database) -> str | None:
+    """The namespace's id alone, None where there is no tie yet. For the gateway, whose role may read no table."""
+    found: str | None = await db.fetch_value("select public.hatchway_tied_namespace()")
+    return found
+
+
 async def tie_namespace(db: Database, uuid: str) -> Installation:
     """Tie the database to a Temporal namespace, unless it is tied already.
 

@@ -6,6 +6,12 @@ create function hatchway_revision() returns text
 language sql stable security definer set search_path = public, pg_temp as $$
   select version_num from alembic_version $$;
 
+-- The id of the Temporal namespace that the database is tied to; null before `hatchway setup`. For whoever may not read
+-- hatchway_installation.
+create function hatchway_tied_namespace() returns text
+language sql stable security definer set search_path = public, pg_temp as $$
+  select namespace_uuid from hatchway_installation $$;
+
 -- Claim and token in one transaction, under the spawn row's lock. The same code with the same nonce gives the same
 -- token until the agent has registered: a lost reply costs nothing. Valid until the later of its own expiry and the
 -- row's deadline. One code of an agent spends all its codes. args: claim_hash, nonce_hash, token_hash

@@ -18,7 +18,7 @@ do $$
 declare
   f    regprocedure;
   door text[] := array['hatchway_call', 'hatchway_revision', 'hatchway_redeem', 'hatchway_token', 'hatchway_beat',
-                       'hatchway_instance_beat', 'hatchway_complete', 'hatchway_refusal'];
+                       'hatchway_instance_beat', 'hatchway_complete', 'hatchway_refusal', 'hatchway_tied_namespace'];
 begin
   for f in
     select oid from pg_proc where proname like 'hatchway\_%' and pronamespace = 'public'::regnamespace

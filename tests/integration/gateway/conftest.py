@@ -15,7 +15,9 @@ from temporalio.client import Client
 
 from hatchway.gateway.server import serve
 from hatchway.gateway.settings import GatewaySettings
+from hatchway.namespace import namespace_uuid
 from hatchway.store.backoff import Backoff, Failures
+from hatchway.store.installation import tie_namespace
 from tests.support.door import Door, OpenDoor
 from tests.support.lab import Lab, running_lab
 from tests.support.namespaces import PATIENCE, Namespaces
@@ -55,7 +57,11 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture
 async def open_door(module_database_url: str, lab: Lab) -> AsyncIterator[OpenDoor]:
-    """Starts gateways; each is another instance unless it is given an `instance_id`. All are stopped after the test."""
+    """Starts gateways; each is another instance unless it is given an `instance_id`. All are stopped after the test.
+
+    The database is tied to its namespace, as by `hatchway setup`: only then do they tell an unknown agent to stop.
+    """
+    await tie_namespace(lab.db, await namespace_uuid(lab.temporal))
     doors: list[Door] = []
 
     async def open_one(dsn: str | None = None, temporal: Client | None = None, **settings: Any) -> Door:

@@ -10,6 +10,7 @@ import pytest
 from psycopg import sql
 
 from hatchway.store.claims import Claims, Redeemed
+from hatchway.store.installation import tied_namespace
 from hatchway.store.migrate import check_revision
 from hatchway.store.outcomes import Completed, Outcomes, Refusal
 from hatchway.store.pool import Database
@@ -67,6 +68,7 @@ async def test_the_gateway_may_do_all_that_agents_ask_of_it(db: Database, door: 
     assert isinstance(await Outcomes(door).complete("a1", "reg-1", "succeeded", 0), Completed)
     await Slots(db).release("a1", "completed")
     assert await Outcomes(door).refusal("a1") == Refusal("ended", "completed")
+    assert await tied_namespace(door) is None
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,7 @@ async def test_every_function_with_the_owners_rights_fixes_its_search_path(db: D
         "select count(*) from pg_proc where pronamespace = 'public'::regnamespace and prosecdef"
     )
     assert loose == []
-    assert definers == 7
+    assert definers == 8
 
 
 async def test_the_store_refuses_to_call_anything_but_its_own_functions(db: Database) -> None:
