@@ -15,6 +15,9 @@ from hatchway.store.rows import SpawnRow, instant, is_a_time, moment, seconds
 WALK = 2000
 """Rows that one statement looks at: some 10 ms."""
 
+WAYS_AT_ONCE = 10
+"""Ways that one statement looks at: one by which two thousand silent agents came takes up to 100 ms."""
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -85,9 +88,11 @@ class Reaping:
         on every page. The condemnation looks again.
         """
         lost = {one.candidate.way for one in found if has_lost_its_gateway(one.candidate, windows, now)}
-        if new := [way for way in lost if way is not None and way not in reached]:
-            answer = await self._db.call("hatchway_reached", {"ways": [asdict(way) for way in new], **_sight(windows)})
-            reached.update(dict.fromkeys(new))
+        new = [way for way in lost if way is not None and way not in reached]
+        reached.update(dict.fromkeys(new))
+        for first in range(0, len(new), WAYS_AT_ONCE):
+            ways = [asdict(way) for way in new[first : first + WAYS_AT_ONCE]]
+            answer = await self._db.call("hatchway_reached", {"ways": ways, **_sight(windows)})
             reached.update({Way(**one["way"]): moment(one["since"]) for one in answer})
         return [
             replace(one, candidate=replace(one.candidate, reached_since=reached.get(one.candidate.way)))

@@ -125,9 +125,12 @@ async def fleet(db: Database) -> Database:
     return db
 
 
-async def _comes(db: Database, agent: str, at: str) -> None:
+async def _comes(db: Database, agent: str, at: str, host: str = "host-1") -> None:
     await held(db, agent, f"job-of-{agent}")
-    await db.fetch_all("update scaler_spawning_agents set host_id = 'host-1' where agent_id = %(a)s", {"a": agent})
+    await db.fetch_all(
+        "update scaler_spawning_agents set host_id = %(host)s where agent_id = %(agent)s",
+        {"host": host, "agent": agent},
+    )
     assert await minted(db, agent, f"claim-of-{agent}")
     await redeemed(db)
     assert isinstance(await Adoption(db).adopt(agent, at, "reg-1"), Adopted)
@@ -174,6 +177,23 @@ async def test_another_agent_that_came_the_same_way_is_a_sign_on_every_page_of_a
 
     assert {agent: rule for agent, (rule, _) in judged.items()} == {"lost": Rule.DESERTED, "lost-too": Rule.DESERTED}
     assert {row.agent_id for row in condemned} == {"lost", "lost-too"}
+
+
+async def test_ways_that_one_statement_does_not_look_at_are_looked_at_by_the_next(
+    fleet: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in (2, 3):
+        await _comes(fleet, f"lost-{n}", "gateway-a", f"host-{n}")
+    await _comes(fleet, "other-3", "gateway-b", "host-3")
+    await silent(fleet, 120, "lost-2", "lost-3")
+    await fleet.fetch_all("update scaler_agent_presence set heard_since = now() - interval '120 s'")
+    monkeypatch.setattr("hatchway.store.reaping.WAYS_AT_ONCE", 1)
+
+    judged = await _judged(fleet)
+
+    assert {agent: rule for agent, (rule, _) in judged.items()} == {
+        "lost": Rule.DESERTED, "lost-2": Rule.NOWHERE, "lost-3": Rule.DESERTED,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("statement", NO_SIGN.values(), ids=NO_SIGN.keys())
