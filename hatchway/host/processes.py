@@ -112,9 +112,27 @@ def _pids() -> Iterator[int]:
 
 
 def _processes() -> Iterator[ProcessStat]:
+    """All that runs here, but what another user runs behind `hidepid`: it may not be seen, and is none of an agent's.
+
+    Raises PermissionError where this user's own may not be seen: nothing can be said then.
+    """
     for pid in _pids():
-        if stat := process_stat(pid):
+        try:
+            stat = process_stat(pid)
+        except PermissionError:
+            if _owner_of(pid) == os.geteuid():
+                raise
+            continue
+        if stat:
             yield stat
+
+
+def _owner_of(pid: int) -> int | None:
+    """The user whose process it is; None when it is gone."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except (FileNotFoundError, ProcessLookupError):
+        return None
 
 
 def _environment_of(pid: int) -> list[bytes]:

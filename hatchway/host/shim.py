@@ -307,8 +307,8 @@ def _parent_of(pid: int) -> int | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[1])
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None  # gone, or another user's on a machine that hides those (hidepid)
 
 
 def _answer(answer: dict[str, Any]) -> None:
