@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import stat
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,12 +25,11 @@ HOST = "the-host"
 
 
 @pytest.fixture
-def may_end(tmp_path: Path) -> Path:
-    """The job ends when this file is there."""
-    for directory in (tmp_path, *tmp_path.parents[:3]):
-        if directory.name:  # agents run as nobody, and pytest's own directories are closed to others
-            directory.chmod(directory.stat().st_mode | stat.S_IXGRP | stat.S_IXOTH)
-    return tmp_path / "may-end"
+def may_end() -> Iterator[Path]:
+    """The job ends when this file is there. Agents run as nobody, to whom pytest's own directories are closed."""
+    with tempfile.TemporaryDirectory(prefix="hatchway-busy-agent-") as directory:
+        Path(directory).chmod(0o711)
+        yield Path(directory, "may-end")
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,17 @@ Health = tuple[int, dict[str, Any]]
 
 
 @pytest.fixture
-def ran(tmp_path: Path) -> Path:
-    """A file to which every job of `stack` appends its agent's id: a job that ran twice stands there twice."""
-    file = tmp_path / "ran"
-    file.touch()
-    file.chmod(0o666)
-    for directory in (tmp_path, *tmp_path.parents[:3]):
-        if directory.name:  # agents run as nobody, and pytest's own directories are closed to others
-            directory.chmod(directory.stat().st_mode | 0o011)
-    return file
+def ran() -> Iterator[Path]:
+    """A file to which every job of `stack` appends its agent's id: a job that ran twice stands there twice.
+
+    Agents run as nobody, and every session of pytest that starts closes pytest's own directories to others.
+    """
+    with tempfile.TemporaryDirectory(prefix="hatchway-worker-life-") as directory:
+        Path(directory).chmod(0o711)
+        file = Path(directory, "ran")
+        file.touch()
+        file.chmod(0o666)
+        yield file
 
 
 @pytest.fixture

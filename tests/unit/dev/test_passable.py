@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,18 @@ from hatchway.dev.passable import closed_directory, passable_directory, passable
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place() -> Iterator[Path]:
+    """Others may get to it. Every session of pytest that starts closes pytest's own directories to them."""
+    with tempfile.TemporaryDirectory(prefix="hatchway-passable-") as directory:
+        Path(directory).chmod(0o711)
+        yield Path(directory)
+
+
+@pytest.fixture
+def home(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home that others may not enter, below directories that they may; and whoever runs the test is root."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    for directory in (tmp_path, *tmp_path.parents[:-2]):
-        if directory.stat().st_uid == os.getuid():
-            directory.chmod(stat.S_IMODE(directory.stat().st_mode) | 0o001)
-    home = tmp_path / "home"
+    home = place / "home"
     home.mkdir(mode=0o700)
     return home
 
@@ -46,12 +52,12 @@ def test_a_directory_that_others_can_get_to_is_used_as_it_is(home: Path) -> None
     assert passable_directory(home.parent / "stack") == home.parent / "stack"
 
 
-def test_below_a_closed_home_the_same_stand_in_is_used_each_time(home: Path, tmp_path: Path) -> None:
-    one, again = (passable_directory(home / "stack", tmp_path / "shared") for _ in range(2))
-    other = passable_directory(home / "other", tmp_path / "shared")
+def test_below_a_closed_home_the_same_stand_in_is_used_each_time(home: Path, place: Path) -> None:
+    one, again = (passable_directory(home / "stack", place / "shared") for _ in range(2))
+    other = passable_directory(home / "other", place / "shared")
 
     assert one == again
-    assert one.parent == tmp_path / "shared"
+    assert one.parent == place / "shared"
     assert other != one
 
 
@@ -62,8 +68,8 @@ def test_only_root_needs_a_stand_in(home: Path, package: Path, monkeypatch: pyte
     assert passable_programs(package) == package
 
 
-def test_programs_below_a_closed_home_are_copied_once_with_their_libraries(package: Path, tmp_path: Path) -> None:
-    shared = tmp_path / "shared"
+def test_programs_below_a_closed_home_are_copied_once_with_their_libraries(package: Path, place: Path) -> None:
+    shared = place / "shared"
 
     copy = passable_programs(package, shared)
     (package / "pginstall" / "bin" / "postgres").write_text("changed")
@@ -78,7 +84,7 @@ def test_programs_below_a_closed_home_are_copied_once_with_their_libraries(packa
 
 
 def test_a_copy_that_cannot_be_made_leaves_nothing_half_made(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    package: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -86,6 +92,6 @@ def test_a_copy_that_cannot_be_made_leaves_nothing_half_made(
     monkeypatch.setattr("shutil.copytree", full)
 
     with pytest.raises(OSError, match="No space left"):
-        passable_programs(package, tmp_path / "shared")
+        passable_programs(package, place / "shared")
 
-    assert list((tmp_path / "shared").iterdir()) == []
+    assert list((place / "shared").iterdir()) == []
