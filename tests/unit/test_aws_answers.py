@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from hatchway.backends.ec2_client import Ec2Clients, Place
 from hatchway.backends.ec2_errors import Ec2Unreachable
 from hatchway.errors import HatchwayError
 from tests.support.aws import IDENTITY, REGION
+from tests.support.tls_receiver import Answer as Reply
+from tests.support.tls_receiver import Receiver, a_receiver, answer, trickling
 
 MOST = 256 * 1024
 WITHIN_S = 1.0
@@ -134,9 +137,9 @@ def _identity_and_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     monkeypatch.setattr(ec2_client, "ANSWER_S", WITHIN_S)
 
 
-@pytest.mark.parametrize("answer", [*ENDLESS, *TRICKLING])
-def test_a_call_of_a_service_is_over(answer: Answer) -> None:
-    with answering(answer) as endpoint:
+@pytest.mark.parametrize("said", [*ENDLESS, *TRICKLING])
+def test_a_call_of_a_service_is_over(said: Answer) -> None:
+    with answering(said) as endpoint:
         began = time.monotonic()
         with pytest.raises(AwsUnavailable), aws_errors():
             AwsClients().ssm(REGION, endpoint.url).get_parameter(Name="p")
@@ -145,10 +148,10 @@ def test_a_call_of_a_service_is_over(answer: Answer) -> None:
         assert endpoint.connections == 2
 
 
-@pytest.mark.parametrize("answer", [*ENDLESS, *TRICKLING])
-async def test_a_call_of_ec2_is_over(answer: Answer) -> None:
+@pytest.mark.parametrize("said", [*ENDLESS, *TRICKLING])
+async def test_a_call_of_ec2_is_over(said: Answer) -> None:
     clients = Ec2Clients()
-    with answering(answer) as endpoint:
+    with answering(said) as endpoint:
         began = time.monotonic()
         with pytest.raises(Ec2Unreachable):
             await clients.at(Place(REGION, endpoint.url)).call("describe_instances")
@@ -205,6 +208,46 @@ def test_answers_on_one_connection_have_a_limit_each(size: int) -> None:
 
     assert answers == [value] * 3
     assert endpoint.connections == 1
+
+
+@pytest.fixture
+async def over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Receiver]:
+    """An endpoint whose authority the SDK trusts, as it does AWS's own."""
+    async with a_receiver(tmp_path, "127.0.0.1") as receiver:
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(receiver.ca_file))
+        yield receiver
+
+
+async def _endless_over_tls(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 Said\r\nTransfer-Encoding: chunked\r\n\r\n")
+    while not writer.is_closing():
+        writer.write(b"10000\r\n" + b" " * 65536 + b"\r\n")
+        await writer.drain()
+        await asyncio.sleep(0.001)  # or nobody would hear that whoever asked has gone
+
+
+@pytest.mark.parametrize("reply", [_endless_over_tls, trickling])
+async def test_a_call_over_tls_is_over(over_tls: Receiver, reply: Reply) -> None:
+    over_tls.answers = [reply]
+    began = time.monotonic()
+
+    with pytest.raises(AwsUnavailable):
+        await asyncio.to_thread(_read, f"https://127.0.0.1:{over_tls.port}")
+
+    assert time.monotonic() - began < FAR_LATER_S
+    assert over_tls.connections == 2
+
+
+async def test_an_answer_over_tls_is_read(over_tls: Receiver) -> None:
+    value = "v" * 100_000
+    over_tls.answers = [answer(200, json.dumps({"Parameter": {"Value": value}}).encode())]
+
+    assert await asyncio.to_thread(_read, f"https://127.0.0.1:{over_tls.port}") == value
+
+
+def _read(url: str) -> str:
+    with aws_errors():
+        return AwsClients().ssm(REGION, url).get_parameter(Name="p")["Parameter"]["Value"]
 
 
 def test_an_sdk_that_keeps_its_connections_elsewhere_is_refused() -> None:
