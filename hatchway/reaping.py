@@ -96,10 +96,10 @@ class Candidate:
     gateway_since: datetime | None = None
     """Since when a gateway that is alive has been so, of all of them the longest. None: none is alive."""
     way: Way | None = None
-    """None: its host, or the URL that it was given, is not known."""
+    """Looked for only where its own gateway is silent. None: its host, or the URL that it was given, is not known."""
     reached_since: datetime | None = None
     """Since when an agent that came the same way has been heard of without a gap, and still is, at a gateway that is
-    alive. Looked for only where its own gateway is silent. None: nobody knows of one."""
+    alive. Looked for where its way is known. None: nobody knows of one."""
     deadline_at: datetime | None = None
     closing_at: datetime | None = None
     end_reason: EndReason | None = None

@@ -87,16 +87,24 @@ class Reaping:
         Each way is looked at once in a pass, and kept in `reached`: where a gateway dies there may be as many as hosts,
         on every page. The condemnation looks again.
         """
-        lost = {one.candidate.way for one in found if has_lost_its_gateway(one.candidate, windows, now)}
-        new = [way for way in lost if way is not None and way not in reached]
+        lost = [one.row for one in found if has_lost_its_gateway(one.candidate, windows, now)]
+        if not lost:
+            return found
+        urls = await self._db.call("hatchway_urls", {"agents": [row.agent_id for row in lost]})
+        ways = {
+            row.agent_id: Way(row.scaler, row.host_id, urls[row.agent_id])
+            for row in lost
+            if row.host_id and row.agent_id in urls
+        }
+        new = [way for way in set(ways.values()) if way not in reached]
         reached.update(dict.fromkeys(new))
         for first in range(0, len(new), WAYS_AT_ONCE):
-            ways = [asdict(way) for way in new[first : first + WAYS_AT_ONCE]]
-            answer = await self._db.call("hatchway_reached", {"ways": ways, **_sight(windows)})
+            asked = [asdict(way) for way in new[first : first + WAYS_AT_ONCE]]
+            answer = await self._db.call("hatchway_reached", {"ways": asked, **_sight(windows)})
             reached.update({Way(**one["way"]): moment(one["since"]) for one in answer})
         return [
-            replace(one, candidate=replace(one.candidate, reached_since=reached.get(one.candidate.way)))
-            if one.candidate.way in lost and one.candidate.way is not None
+            replace(one, candidate=replace(one.candidate, way=way, reached_since=reached[way]))
+            if (way := ways.get(one.row.agent_id))
             else one
             for one in found
         ]
@@ -180,7 +188,6 @@ def _is_readable(found: Found) -> bool:
 
 def _found(one: Mapping[str, Any], gateway_since: datetime | None) -> Found:
     row = SpawnRow.from_json(one["row"])
-    url = one["orchestrator_url"]
     return Found(
         Candidate(
             agent_id=row.agent_id,
@@ -194,7 +201,6 @@ def _found(one: Mapping[str, Any], gateway_since: datetime | None) -> Found:
             last_seen_at=moment(one["last_seen_at"]),
             gateway_seen_at=moment(one["gateway_seen_at"]),
             gateway_since=gateway_since,
-            way=Way(row.scaler, row.host_id, url) if row.host_id and url else None,
             deadline_at=row.deadline_at,
             closing_at=row.closing_at,
             # A word that only another release knows is none to this one.

@@ -16,6 +16,14 @@ create function hatchway_gateway_since(args jsonb) returns timestamptz language 
      and last_seen_at > now() - make_interval(secs => (args->>'silent_s')::double precision)
      and isfinite(last_seen_at) and isfinite(alive_since) $$;
 
+-- By which URL these agents find a gateway, for those of whom that is known. args: agents
+create function hatchway_urls(args jsonb) returns jsonb
+language sql stable set search_path = public, pg_temp as $$
+  select coalesce(jsonb_object_agg(agent_id, orchestrator_url), '{}')
+    from scaler_agent_tokens
+   where agent_id in (select jsonb_array_elements_text(args->'agents'))
+     and orchestrator_url is not null $$;
+
 -- On which of these ways there has been somewhere to go for the flap grace, and since when: an agent that came the same
 -- way is heard of at a gateway that is alive, and has been without a gap. The first such agent is enough. A way that is
 -- not in the answer led nobody anywhere, for all that is known. A way is more than its URL: the same one may lead
@@ -62,7 +70,6 @@ begin
            'next', case when count(*) = v_walk then max(s.agent_id) end,
            'candidates', coalesce(jsonb_agg(jsonb_build_object(
                'row', to_jsonb(s) || jsonb_build_object('read_at', now()),
-               'orchestrator_url', (select t.orchestrator_url from scaler_agent_tokens t where t.agent_id = s.agent_id),
                'last_seen_at', p.last_seen_at,
                'gateway_seen_at', (select i.last_seen_at from scaler_instances i
                                     where i.instance_id = coalesce(p.instance_id, s.adopted_by)),
