@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -150,6 +151,9 @@ class AwsClients:
             core.register_component("data_loader", _loader())
             if core.get_credentials() is None:
                 raise NoCredentialsError
+            # What services of AWS tell their containers, and every SDK but this one reads.
+            if core.get_config_variable("region") is None and (region := os.environ.get("AWS_REGION")):
+                core.set_config_variable("region", region)
             self._session = boto3.session.Session(botocore_session=core)
         return self._session
 

@@ -39,7 +39,7 @@ from hatchway.backends.container_private import is_mark
 from hatchway.backends.container_pull import PULL_STALL, Image, Images, Wanted
 from hatchway.backends.container_stop import Stopper
 from hatchway.backends.container_upkeep import UNUSED_AFTER, Upkeep
-from hatchway.backends.errors import plain, redact
+from hatchway.backends.errors import plain, quoted, redact
 from hatchway.errors import (
     DestroyError,
     HatchwayError,
@@ -172,7 +172,7 @@ class ContainerBackend:
                 raise TransientSpawnError(
                     SpawnCode.DAEMON_UNAVAILABLE,
                     f"the name {container_name(spec.agent_id)} is taken by a container without this installation's "
-                    f"labels; see `docker ps -a` there ({plain(refused.text)[:200]})",
+                    f"labels; see `docker ps -a` there ({quoted(refused.text, 200, spec.secret_values)})",
                 )
             await asyncio.sleep(0.05)
         return taken

@@ -109,3 +109,24 @@ async def test_an_event_that_no_identity_was_there_for_is_sent_again() -> None:
     deliveries.close()
 
     assert raised.value.code is SpawnCode.AUTH_DENIED
+
+
+@pytest.mark.parametrize(
+    ("named", "region"),
+    [
+        ({"AWS_REGION": "eu-west-1"}, "eu-west-1"),
+        ({"AWS_DEFAULT_REGION": "eu-west-2"}, "eu-west-2"),
+        ({"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "eu-west-2"}, "eu-west-2"),
+    ],
+    ids=["as containers are told", "as the SDK has it", "both"],
+)
+def test_the_region_is_read_from_where_the_advice_says(
+    monkeypatch: pytest.MonkeyPatch, named: dict[str, str], region: str
+) -> None:
+    identified(monkeypatch)
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in named.items():
+        monkeypatch.setenv(name, value)
+
+    assert AwsClients().sqs().meta.region_name == region
