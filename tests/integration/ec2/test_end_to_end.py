@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -117,7 +119,10 @@ async def test_an_instance_that_ec2_takes_back_ends_its_job_with_ec2s_reason(sta
         await stack.reaches(started, S.ACTIVE)
         compute = await stack.compute(started)
         (machine,) = cloud.live(started.agent_id)
+        assert machine.inside is not None
 
+        for pid in machine.inside.processes():  # the agent itself could tell of a job that SIGTERM ended
+            os.kill(pid, signal.SIGSTOP)
         cloud.end(machine, "Server.SpotInstanceTermination")
         failed = await ended(stack, started)
         await stack.nothing_left()
