@@ -238,7 +238,7 @@ class FakeEc2:
             tagged_at=shown_at + self.mischief.delay(),
             boots_at=now + self.mischief.boot_s,
             volumes=volumes_of(ask),
-            inside=Inside(self.directory / instance_id, instance_id, user_data.decode("utf-8", "surrogateescape"))
+            inside=Inside(self.directory / instance_id, user_data.decode("utf-8", "surrogateescape"))
             if self.boots
             else None,
         )

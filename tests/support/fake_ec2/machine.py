@@ -24,11 +24,10 @@ echo "$@" >>"{directory}/switch"
 
 
 class Inside:
-    """The processes of one instance. Its directory stands for its disk."""
+    """The processes of one instance. Its directory stands for its disk, and is no other cloud's, as its id may be."""
 
-    def __init__(self, directory: Path, instance_id: str, user_data: str) -> None:
+    def __init__(self, directory: Path, user_data: str) -> None:
         self._directory = directory
-        self._id = instance_id
         (directory / "bin").mkdir(parents=True)
         (directory / "tmp").mkdir()
         for name in ("shutdown", "poweroff", "halt"):
@@ -49,7 +48,7 @@ class Inside:
             "PATH": f"{self._directory}/bin:{PATH}",
             "HOME": "/root",
             "TMPDIR": str(self._directory / "tmp"),
-            MARK: self._id,
+            MARK: str(self._directory),
         }
         with self._console.open("ab") as console:
             self._process = subprocess.Popen(
@@ -79,7 +78,7 @@ class Inside:
             time.sleep(0.02)
 
     def processes(self) -> Iterator[int]:
-        mark = f"{MARK}={self._id}".encode()
+        mark = f"{MARK}={self._directory}".encode()
         for name in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError):
                 if mark in Path("/proc", name, "environ").read_bytes().split(b"\0"):
