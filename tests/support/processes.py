@@ -27,6 +27,8 @@ from hatchway.dev.postgres import EmbeddedPostgres
 from hatchway.dev.ready import missing
 from hatchway.dev.temporal import EmbeddedTemporal
 from hatchway.model import ProvisionRequest, ProvisionState
+from hatchway.namespace import namespace_uuid
+from hatchway.store.installation import tie_namespace
 from hatchway.store.migrate import migrate
 from hatchway.store.pool import Database
 from hatchway.store.slots import Slots
@@ -118,6 +120,7 @@ async def running_processes(
         await asyncio.to_thread(migrate, dsn)
         client = await new_namespace(temporal.address, namespace)
         db = await exits.enter_async_context(Database.open(dsn, max_size=2))
+        await tie_namespace(db, await namespace_uuid(client))  # as `hatchway setup` does
         way = exits.enter_context(FaultProxy(("127.0.0.1", postgres.port)))
         file = directory / "hatchway.yaml"
         file.write_text(json.dumps(config))

@@ -20,7 +20,7 @@ S = ProvisionState
 
 TEN_MINUTES_AGO = """
     update scaler_agent_presence set last_seen_at = last_seen_at - interval '10 minutes';
-    update scaler_instances set last_seen_at = last_seen_at - interval '10 minutes';
+    update scaler_instances set last_seen_at = least(last_seen_at, now()) - interval '10 minutes';
     update scaler_spawning_agents
        set spawned_at = spawned_at - interval '10 minutes', adopted_at = adopted_at - interval '10 minutes',
            deadline_at = deadline_at - interval '10 minutes', closing_at = closing_at - interval '10 minutes';
