@@ -131,10 +131,10 @@ async def test_a_message_that_cannot_be_read_changes_nothing(lab: Lab, caplog: p
     for payloads in HOSTILE.values():
         for name in ("release", "condemn", "compute_exited", "granted", "forget_compute"):
             await _signal(lab, started.workflow_id, name, payloads)
-        assert await asyncio.wait_for(_update(lab, started, "adopt", payloads), 30)
+        assert await asyncio.wait_for(_update(lab, started, "adopt", payloads), 5)
     for what, payloads in HOSTILE.items():
         if what not in ("no payload", "null"):
-            assert await asyncio.wait_for(_update(lab, started, "wait_adopted", payloads), 30), what
+            assert await asyncio.wait_for(_update(lab, started, "wait_adopted", payloads), 5), what
 
     await lab.adopt(started)
     assert (await lab.status(started)).state is S.ACTIVE

@@ -96,3 +96,10 @@ async def terminated(lab: Lab, started: Started, for_so_long: timedelta = timede
 async def state_of(lab: Lab, started: Started) -> str | None:
     row = await lab.slots.get(started.agent_id)
     return None if row is None else row.state.value
+
+
+async def reaped(lab: Lab) -> dict[str, int]:
+    """What a pass has done, without its zeros."""
+    swept = await lab.sweep()
+    assert swept.failed == {}
+    return {what: number for what, number in swept.steps["reap"].done.items() if number}

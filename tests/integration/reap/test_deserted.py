@@ -16,7 +16,7 @@ from hatchway.store.adoption import Adopted, Adoption
 from hatchway.store.pool import Database
 from hatchway.store.presence import Presence
 from hatchway.store.reaping import Reaping, Sentence
-from tests.integration.reap.facts import gateway, heard_at, redeemed, silent, state_of
+from tests.integration.reap.facts import gateway, heard_at, reaped, redeemed, silent, state_of
 from tests.integration.store.factory import SCALER, held, minted, set_caps
 from tests.support.lab import Lab
 from tests.support.stack import laptop
@@ -34,13 +34,6 @@ async def _busy(lab: Lab, job_id: str, at: str) -> Started:
     return started
 
 
-async def _reaped(lab: Lab) -> dict[str, int]:
-    """What a pass has done, without its zeros."""
-    swept = await lab.sweep()
-    assert swept.failed == {}
-    return {what: number for what, number in swept.steps["reap"].done.items() if number}
-
-
 @pytest.fixture
 async def usual(lab: Lab) -> Lab:
     """The windows that an installation has when it says nothing. One gateway is gone for good, another one lives."""
@@ -56,13 +49,13 @@ async def test_a_gateway_where_nobody_came_its_way_condemns_no_busy_agent_before
     """For all that is known, the other gateway has never been behind the agent's URL."""
     started = await _busy(usual, "job-1", "gateway-a")
     await silent(usual.db, 300)
-    beyond_the_grace = await _reaped(usual)
+    beyond_the_grace = await reaped(usual)
     state = await state_of(usual, started)
     await silent(usual.db, 1799)
-    just_before = await _reaped(usual)
+    just_before = await reaped(usual)
     await silent(usual.db, 1800)
 
-    stranded = await _reaped(usual)
+    stranded = await reaped(usual)
 
     assert (beyond_the_grace, state, just_before, stranded) == ({}, "active", {}, {"condemned": 1})
     assert (await usual.failure(started)).error_type == ErrorType.AGENT_LOST
@@ -75,7 +68,7 @@ async def test_a_gateway_where_another_agent_is_heard_by_the_same_url_was_somewh
     await silent(usual.db, 120, started.agent_id)
     await heard_at(usual.db, "gateway-b", other, for_s=120)
 
-    done = await _reaped(usual)
+    done = await reaped(usual)
 
     assert done == {"condemned": 1}
     assert (await usual.failure(started)).error_type == ErrorType.AGENT_LOST

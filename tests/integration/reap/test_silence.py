@@ -13,7 +13,7 @@ from hatchway.model import EndReason, ProvisionState
 from hatchway.reaping import Windows
 from hatchway.store.presence import Beat, Presence
 from hatchway.store.reaping import Reaping
-from tests.integration.reap.facts import aged, gateway, heard_at, quick, redeemed, silent, state_of, terminated
+from tests.integration.reap.facts import aged, gateway, heard_at, quick, reaped, redeemed, silent, state_of, terminated
 from tests.support.lab import Lab
 from tests.support.namespaces import until
 from tests.support.scripted import Gate
@@ -29,13 +29,6 @@ async def _busy(lab: Lab, job_id: str = "job-1", **request: Any) -> Started:
     await lab.adopt(started)
     await lab.reaches(started, S.ACTIVE)
     return started
-
-
-async def _reaped(lab: Lab) -> dict[str, int]:
-    """What a pass has done, without its zeros."""
-    swept = await lab.sweep()
-    assert swept.failed == {}
-    return {what: number for what, number in swept.steps["reap"].done.items() if number}
 
 
 @pytest.fixture
@@ -61,7 +54,7 @@ async def test_a_silence_that_its_workflow_can_wait_out_does_nothing(usual: Lab,
     started = await _busy(usual)
     await silent(usual.db, seconds)
 
-    done = await _reaped(usual)
+    done = await reaped(usual)
 
     assert done == {}
     assert await state_of(usual, started) == "active"
@@ -76,7 +69,7 @@ async def test_an_agent_that_was_ended_from_outside_is_lost_and_its_slot_is_free
     usual.cloud.live.clear()
     await silent(usual.db, 1800)
 
-    done = await _reaped(usual)
+    done = await reaped(usual)
     failure = await usual.failure(started)
 
     assert done == {"condemned": 1}
@@ -93,10 +86,10 @@ async def test_of_many_busy_agents_only_those_that_are_gone_are_torn_down(lab: L
     agents = [await _busy(lab, f"job-{n}") for n in range(12)]
     await silent(lab.db, 1800, agents[3].agent_id, agents[7].agent_id)
 
-    done = await _reaped(lab)
+    done = await reaped(lab)
     for lost in (agents[3], agents[7]):
         await lab.failure(lost)
-    again = await _reaped(lab)
+    again = await reaped(lab)
 
     assert (done, again) == ({"condemned": 2}, {})
     removed = {agent for what, agent, _ in lab.cloud.log if what == "removed"}
@@ -116,10 +109,10 @@ async def test_a_gateway_that_dies_loses_nobody_who_registers_at_another(usual: 
     await gateway(usual.db, "gateway-1", silent_for=300)
     await gateway(usual.db, "gateway-2")
     await silent(usual.db, 100)
-    before = await _reaped(usual)
+    before = await reaped(usual)
     await usual.adopt(started, "r-1", "gateway-2")
 
-    after = await _reaped(usual)
+    after = await reaped(usual)
 
     assert (before, after) == ({}, {})
     row = await usual.slots.get(started.agent_id)
@@ -136,7 +129,7 @@ async def test_an_agent_that_did_not_come_over_to_the_other_gateway_is_lost(usua
     await silent(usual.db, 300, started.agent_id)
     await heard_at(usual.db, "gateway-2", came_over)
 
-    done = await _reaped(usual)
+    done = await reaped(usual)
 
     assert done == {"condemned": 1}
     assert (await usual.failure(started)).error_type == ErrorType.AGENT_LOST
@@ -157,14 +150,14 @@ async def test_without_any_gateway_the_reaper_is_blind_says_so_and_comes_back_by
     await silent(usual.db, 4000)
     await until(lambda: _closed_for(usual, never_came, 1))
 
-    blind = await _reaped(usual)
+    blind = await reaped(usual)
     sight = await Reaping(usual.db).sight(Windows())
     await until(lambda: never_came.agent_id not in usual.cloud.live)
     await gateway(usual.db, alive_for=0)
     newly_alive = await Reaping(usual.db).sight(Windows())
     await gateway(usual.db, alive_for=120)
     sees = await Reaping(usual.db).sight(Windows())
-    done = await _reaped(usual)
+    done = await reaped(usual)
 
     assert blind == {"blocked": 1, "condemned": 1}
     assert (sight.blocked, sight.unseen, sight.gateway_since) == (True, 1, None)
@@ -192,7 +185,7 @@ async def test_a_condemnation_whose_signal_was_lost_is_told_again_by_the_next_pa
     await _condemned_without_a_word(usual)
     standing = (await usual.status(started)).state
 
-    done = await _reaped(usual)
+    done = await reaped(usual)
 
     assert standing is S.ACTIVE
     assert done == {"told_again": 1}
@@ -221,7 +214,7 @@ async def test_a_condemned_agent_of_a_stuck_workflow_is_torn_down_after_the_re_a
     await _condemned_without_a_word(usual)
     await aged(usual.db, "closing_at", 601, started.agent_id)
 
-    done = await _reaped(usual)
+    done = await reaped(usual)
     await usual.nothing_left()
 
     assert done == {"seen_to": 1}
@@ -237,7 +230,7 @@ async def test_a_completion_whose_signal_was_lost_is_told_again(usual: Lab) -> N
     started = await _busy(usual)
     await usual.outcomes.complete(started.agent_id, "r-1", "succeeded", 0)
 
-    done = await _reaped(usual)
+    done = await reaped(usual)
 
     assert done == {"told_again": 1}
     outcome = await usual.outcome(started)
@@ -249,7 +242,7 @@ async def test_a_workflow_that_did_not_act_on_its_deadline_is_told_to_end(usual:
     started = await AT["awaiting-adoption"](usual)
     await aged(usual.db, "deadline_at", 121, started.agent_id)
 
-    done = await _reaped(usual)
+    done = await reaped(usual)
 
     assert done == {"condemned": 1}
     assert (await usual.failure(started)).error_type == ErrorType.ADOPTION_TIMEOUT
@@ -262,7 +255,7 @@ async def test_a_spawn_that_waits_for_its_turn_is_not_taken_for_a_workflow_that_
     await gate.reached.wait()
     await aged(usual.db, "deadline_at", 9999, started.agent_id)
 
-    done = await _reaped(usual)
+    done = await reaped(usual)
     gate.open()
 
     assert done == {}
@@ -289,7 +282,7 @@ async def test_a_step_of_the_store_that_fails_for_ever_is_not_taken_for_acting(u
     await until(tried_again)
     await aged(usual.db, "deadline_at", 9999, started.agent_id)
 
-    done = await _reaped(usual)
+    done = await reaped(usual)
     usual.slots.reserve = given  # type: ignore[method-assign]
 
     assert done == {"condemned": 1}
@@ -307,7 +300,7 @@ async def test_a_workflow_that_was_reset_is_neither_gone_nor_does_it_make_a_seco
     if state == "active":
         await silent(lab.db, 5)
 
-    done = await _reaped(lab)
+    done = await reaped(lab)
 
     assert done == {}
     assert lab.cloud.created(started.agent_id) == 1
@@ -325,7 +318,7 @@ async def test_an_agent_whose_owner_nobody_knows_is_spared_and_shown(usual: Lab)
         "values ('moved', 'laptop', 'spawned', now() - interval '9 days', now() - interval '8 days')"
     )
 
-    first, second = await _reaped(usual), await _reaped(usual)
+    first, second = await reaped(usual), await reaped(usual)
 
     assert first == second == {"unknown": 1}
     assert (await Reaping(usual.db).sight(Windows())).unknown == ["moved"]
