@@ -17,7 +17,6 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle, WorkflowUpdateFailedError
-from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 
 import workflows
@@ -70,7 +69,7 @@ from hatchway.store.warm import WarmAgents
 from hatchway.task_queues import CONTROL, host_queue, spawn_queue
 from hatchway.tie import NamespaceTie
 from hatchway.waking import wake
-from tests.support.namespaces import Namespaces, until
+from tests.support.namespaces import Namespaces, unless_slow, until
 from tests.support.scripted import Cloud, ScriptedBackend
 from tests.support.stack import laptop
 
@@ -125,15 +124,8 @@ class Lab:
 
     async def reaches(self, started: Started, *states: ProvisionState) -> ProvisionStatus:
         async def there() -> ProvisionStatus | None:
-            try:
-                status = await self.status(started)
-            # A query waits for the workflow task under way. One that a killed worker had is given up after 10 s; the
-            # next is waited for as well, so a query outlives no two kills. It changes nothing, and is asked again.
-            except RPCError as e:
-                if e.status not in (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED):
-                    raise
-                return None
-            return status if status.state in states else None
+            status = await unless_slow(self.status(started))
+            return status if status is not None and status.state in states else None
 
         found: ProvisionStatus = await until(there, what=f"{states}")
         return found

@@ -87,7 +87,8 @@ class Namespaces:
 async def unless_slow(asking: Awaitable[T]) -> T | None:
     """What a query answers; None where that does not come in time, which an asker may try again: it changes nothing.
 
-    It waits for the workflow task under way, and a worker that was killed, or only starts, costs that many seconds.
+    It waits for the workflow task under way. One that a killed worker had is given up after 10 s, and the next one is
+    waited for as well: a query outlives no two kills, and no slow start of a worker.
     """
     try:
         return await asking

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from temporalio.client import Client
-from temporalio.service import RPCError, RPCStatusCode
 
 import worker
 from hatchway.client import HatchwayClient, Started
@@ -72,14 +71,8 @@ class Stack:
         """Wait until the provision stands in one of these states."""
 
         async def there() -> ProvisionStatus | None:
-            try:
-                status = await self.status(started)
-            # A query waits for a worker. One that is just being started takes longer than that on a busy machine.
-            except RPCError as e:
-                if e.status not in (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED):
-                    raise
-                return None
-            return status if status.state in states else None
+            status = await unless_slow(self.status(started))
+            return status if status is not None and status.state in states else None
 
         found: ProvisionStatus = await until(there, what=f"{started.workflow_id} at {states}")
         return found
